@@ -1,0 +1,215 @@
+//! What the engine's chat template would render, as far as a router can know it: the prompt in canonical form.
+//!
+//! Tools come first, then each message: role, content, then every other member in the order it came (tool calls
+//! count, names count, an unknown member counts). Strings are unescaped, other values are JSON without insignificant
+//! space. A content that is one text part equals the same text as a plain string, as in the engine. `system` (Anthropic)
+//! and `instructions` (Responses) are messages of the role `system`, a Responses `input` string one of the role `user`,
+//! so the same conversation has the same bytes by either API. A conversation plus one turn always
+//! keeps its bytes as a prefix: nothing closes a message or the list.
+
+mod media;
+
+use crate::read::{Api, Body, Broken, Member, json};
+use crate::tokens::{Tag, Tokenizer};
+
+/// Prompts of one request that are hashed; the rest of a longer list is left out.
+pub const PROMPTS_MAX: usize = 1_024;
+
+/// Claude Code heads its system text with a block that changes with every request and that vLLM drops before
+/// rendering. Source: vLLM 0.32 `entrypoints/anthropic/serving_messages.py`.
+const DROPPED_SYSTEM_TEXT: &[u8] = b"\"x-anthropic-billing-header";
+
+/// Renders the request's prompts into `out`.
+///
+/// Returns whether there is a prompt at all: a body without one, or with one of a shape that no engine takes, gives
+/// `false`. Errors: JSON broken inside a value, or a list that mixes shapes. Cost: O(body), nothing allocated.
+pub fn render(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
+    let member = |member| body.member(member).filter(|raw| *raw != b"null");
+    let messages = member(Member::Messages);
+    match api {
+        Api::Chat | Api::Messages => chat(member(Member::Tools), member(Member::System), messages, out),
+        Api::Completions => prompts(member(Member::Prompt), out),
+        Api::Responses => chat(member(Member::Tools), member(Member::Instructions), member(Member::Input), out),
+        Api::Embeddings if messages.is_none() => prompts(member(Member::Input), out),
+        Api::Tokenize if messages.is_none() => prompts(member(Member::Prompt), out),
+        Api::Embeddings | Api::Tokenize => chat(member(Member::Tools), member(Member::System), messages, out),
+        Api::Other => Ok(false),
+    }
+}
+
+fn chat(
+    tools: Option<&[u8]>,
+    system: Option<&[u8]>,
+    messages: Option<&[u8]>,
+    out: &mut impl Tokenizer,
+) -> Result<bool, Broken> {
+    let Some(messages) = messages else { return Ok(false) };
+    if let Some(tools) = tools.filter(|tools| *tools != b"[]") {
+        out.tag(Tag::Tools);
+        json::compact(tools, |piece| out.json(piece));
+    }
+    if let Some(system) = system {
+        plain_message(b"system", system, out)?;
+    }
+    match messages.first() {
+        Some(b'"') => plain_message(b"user", messages, out)?,
+        Some(b'[') => json::each_element(messages, |raw| message(raw, out))?,
+        _ => return Ok(system.is_some()),
+    }
+    Ok(true)
+}
+
+fn plain_message(role: &[u8], content_raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    out.tag(Tag::Message);
+    out.text(role);
+    out.tag(Tag::Content);
+    content(content_raw, out)
+}
+
+/// One message, or one item of a Responses input.
+fn message(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    out.tag(Tag::Message);
+    if raw.first() != Some(&b'{') {
+        return value(raw, out);
+    }
+    let (mut role, mut text) = (None, None);
+    json::each_member(raw, |key, value| {
+        match key {
+            b"\"role\"" => role = Some(value),
+            b"\"content\"" => text = Some(value),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if let Some(role) = role {
+        value(role, out)?;
+    }
+    if let Some(text) = text {
+        out.tag(Tag::Content);
+        content(text, out)?;
+    }
+    json::each_member(raw, |key, raw| match key {
+        b"\"role\"" | b"\"content\"" => Ok(()),
+        _ => other_member(key, raw, out),
+    })
+    .map(|_| ())
+}
+
+/// A member besides role and content. A Responses message may say `"type":"message"` or leave it out.
+fn other_member(key: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    if key == b"\"type\"" && raw == b"\"message\"" {
+        return Ok(());
+    }
+    out.tag(Tag::Member);
+    json::unescape(key, |piece| out.json(piece))?;
+    value(raw, out)
+}
+
+fn content(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    if raw.first() != Some(&b'[') {
+        return value(raw, out);
+    }
+    let mut first = true;
+    json::each_element(raw, |raw| {
+        let part = Part::of(raw)?;
+        if part.text.is_some_and(|text| text.starts_with(DROPPED_SYSTEM_TEXT)) {
+            return Ok(());
+        }
+        if !std::mem::take(&mut first) {
+            out.tag(Tag::Part);
+        }
+        part.render(raw, out)
+    })
+}
+
+/// What a content part says of itself.
+#[derive(Default)]
+struct Part<'a> {
+    /// The text, where the part is text and nothing else.
+    text: Option<&'a [u8]>,
+    media: Option<media::Kind>,
+}
+
+impl<'a> Part<'a> {
+    fn of(raw: &'a [u8]) -> Result<Self, Broken> {
+        if raw.first() != Some(&b'{') {
+            return Ok(Self::default());
+        }
+        let (mut part_type, mut text) = (&b"\"text\""[..], None);
+        json::each_member(raw, |key, value| {
+            match key {
+                b"\"type\"" => part_type = value,
+                b"\"text\"" if value.first() == Some(&b'"') => text = Some(value),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let is_text = matches!(part_type, b"\"text\"" | b"\"input_text\"" | b"\"output_text\"");
+        Ok(Self { text: text.filter(|_| is_text), media: media::Kind::of(part_type) })
+    }
+
+    fn render(&self, raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+        match (self.text, self.media) {
+            (Some(text), _) => json::unescape(text, |piece| out.text(piece)),
+            (None, Some(kind)) => {
+                out.tag(Tag::Media);
+                out.media(media::media(kind, raw)?);
+                Ok(())
+            }
+            (None, None) => value(raw, out),
+        }
+    }
+}
+
+/// A value as it is: a string as its text, anything else as JSON, told apart by a tag.
+fn value(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    if raw.first() == Some(&b'"') {
+        return json::unescape(raw, |piece| out.text(piece));
+    }
+    out.tag(Tag::Json);
+    json::compact(raw, |piece| out.json(piece));
+    Ok(())
+}
+
+/// A prompt of `/v1/completions` or an input of `/v1/embeddings`: string, strings, token ids, lists of token ids.
+fn prompts(raw: Option<&[u8]>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
+    match raw.and_then(|raw| Some((raw, raw.first()?))) {
+        Some((raw, b'"')) => json::unescape(raw, |piece| out.text(piece)).map(|()| true),
+        Some((raw, b'[')) => match raw.get(json::space(raw, 1)) {
+            Some(b'"' | b'[') => many(raw, out),
+            Some(b'0'..=b'9') => ids(raw, out).map(|()| true),
+            _ => Ok(false),
+        },
+        _ => Ok(false),
+    }
+}
+
+/// A list of prompts: each is chained from the root.
+fn many(raw: &[u8], out: &mut impl Tokenizer) -> Result<bool, Broken> {
+    let mut seen = 0;
+    json::each_element(raw, |prompt| {
+        seen += 1;
+        if seen > PROMPTS_MAX {
+            return Ok(());
+        }
+        if seen > 1 {
+            out.end_prompt();
+        }
+        match prompt.first() {
+            Some(b'"') => json::unescape(prompt, |piece| out.text(piece)),
+            Some(b'[') => ids(prompt, out),
+            _ => Err(Broken { wanted: "a prompt" }),
+        }
+    })?;
+    Ok(true)
+}
+
+fn ids(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+    const WANTED: Broken = Broken { wanted: "token ids" };
+    out.tag(Tag::Ids);
+    json::each_element(raw, |id| {
+        let id = std::str::from_utf8(id).map_err(|_| WANTED)?;
+        out.id(id.parse().map_err(|_| WANTED)?);
+        Ok(())
+    })
+}

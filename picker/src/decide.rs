@@ -1,0 +1,238 @@
+//! The decision: from a body's bytes to the endpoints in order, with the reasons.
+//!
+//! The HTTP front, `explain`, the simulator and a later ext_proc front all call [`decide`], so they cannot drift apart.
+//! It changes nothing: the belief changes when the caller commits, once the engine has accepted the request.
+
+use crate::belief::{Commit, EndpointId, Index};
+use crate::canonical;
+use crate::chance::Draw;
+use crate::hash::{BlockHash, BlockSize, Blocks};
+use crate::identity;
+use crate::policy::Policy;
+use crate::read::{Api, Body, Broken, Unreadable};
+use crate::score::{Candidate, View, Weighted};
+use crate::tokens::bytes::Bytes;
+use crate::tokens::words::Words;
+use crate::tokens::{Kind, Tokenizer};
+
+/// Bytes of a model's name that are kept; a longer one stands as no name.
+pub const MODEL_BYTES_MAX: usize = 256;
+
+/// A request, as far as the decision sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Which prompt the body holds.
+    pub api: Api,
+    /// The body, as the client sent it.
+    pub body: &'a [u8],
+    /// A salt of the tenant, from the edge; empty for nobody.
+    pub tenant: &'a [u8],
+}
+
+/// How a pool decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Preset or baseline.
+    pub policy: Policy,
+    /// What cuts a prompt.
+    pub tokenizer: Kind,
+    /// Into blocks of what size.
+    pub block: BlockSize,
+}
+
+/// What the body gave for routing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// A prompt.
+    Prompt,
+    /// The API has none, or the body has none where it should be.
+    NoPrompt,
+    /// A body that routing cannot read: by load alone, and counted.
+    Unreadable(Unreadable),
+}
+
+/// A request that the router itself refuses, with 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Router and engine could take different ones for the tenant's.
+    #[error("cache_salt stands in the body more than once")]
+    DuplicateSalt,
+}
+
+/// One endpoint in a decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Place in the slice of candidates.
+    pub candidate: usize,
+    /// Which endpoint.
+    pub id: EndpointId,
+    /// Leading blocks that it holds.
+    pub matched: u32,
+    /// Weighted sum; what ranks. For the baselines: minus the requests in flight, or 0.
+    pub total: f64,
+    /// Breaks exact ties, higher first.
+    tie: u64,
+    tried: bool,
+}
+
+/// Where a request goes, and why.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The request's prompts, blocked and chained.
+    pub blocks: Blocks,
+    /// What the body gave.
+    pub reading: Reading,
+    /// The model asked for, if the body named one of a sane length.
+    pub model: Option<String>,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// No candidate holds any block, and there are blocks.
+    pub cold: bool,
+    /// Every candidate, in the order of the slice.
+    pub choices: Vec<Choice>,
+    /// The scorers of `scores`.
+    pub scorers: &'static [Weighted],
+    /// Unweighted scores: candidate by candidate, in the order of `scorers`; `None` where a scorer left it out.
+    pub scores: Vec<Option<f64>>,
+    /// Whether the engine keeps the prompt once it has answered.
+    fills_cache: bool,
+}
+
+/// Decides where a request goes among `candidates`.
+///
+/// HOT: `bench/benches/decide.rs`. O(body + candidates); three allocations that grow with neither. Same arguments, same
+/// index, same answer. Errors: a request that the router must refuse; what cannot be read is no error.
+pub fn decide(
+    ask: &Ask<'_>,
+    candidates: &[Candidate],
+    index: &Index,
+    rules: &Rules,
+    draw: Draw,
+) -> Result<Decision, Refusal> {
+    let asked = Asked::read(ask, rules)?;
+    let matched: Vec<u32> = candidates.iter().map(|to| index.matched(to.id, &asked.blocks)).collect();
+    let last_cold: Vec<u64> = candidates.iter().map(|to| index.last_cold(to.id)).collect();
+    let total = asked.blocks.total() as u32;
+    let view = View { candidates, matched: &matched, total, last_cold: &last_cold };
+    let scorers = rules.policy.scorers();
+    let scores = score(scorers, &view);
+    let choices = rank(rules.policy, scorers, &scores, &view, draw);
+    let cold = total > 0 && view.cold();
+    let Asked { blocks, reading, model, stream } = asked;
+    let fills_cache = ask.api.fills_cache();
+    Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, fills_cache })
+}
+
+impl Decision {
+    /// The best endpoint that was not tried yet, marked as tried. The next best keeps affinity.
+    pub fn next(&mut self) -> Option<Choice> {
+        let rank = |a: &&mut Choice, b: &&mut Choice| a.total.total_cmp(&b.total).then(a.tie.cmp(&b.tie));
+        let best = self.choices.iter_mut().filter(|choice| !choice.tried).max_by(rank)?;
+        best.tried = true;
+        Some(*best)
+    }
+
+    /// The best endpoint, tried or not.
+    pub fn best(&self) -> Option<Choice> {
+        self.choices.iter().copied().max_by(|a, b| a.total.total_cmp(&b.total).then(a.tie.cmp(&b.tie)))
+    }
+
+    /// Records the prompt at the endpoint that accepted it; nothing for an API that fills no cache.
+    pub fn commit(&self, index: &Index, id: EndpointId) -> Option<Commit> {
+        (self.fills_cache && self.blocks.total() > 0).then(|| index.commit(id, &self.blocks, self.cold))
+    }
+}
+
+/// What a body gave.
+struct Asked {
+    blocks: Blocks,
+    reading: Reading,
+    model: Option<String>,
+    stream: bool,
+}
+
+impl Asked {
+    fn read(ask: &Ask<'_>, rules: &Rules) -> Result<Self, Refusal> {
+        let nothing = |reading| Self { blocks: Blocks::default(), reading, model: None, stream: false };
+        if ask.api == Api::Other {
+            return Ok(nothing(Reading::NoPrompt));
+        }
+        let body = match Body::read(ask.body) {
+            Ok(body) => body,
+            Err(unreadable) => return Ok(nothing(Reading::Unreadable(unreadable))),
+        };
+        if body.duplicate_salt {
+            return Err(Refusal::DuplicateSalt);
+        }
+        let (blocks, reading) = match blocks(ask, &body, rules) {
+            Ok(Some(blocks)) => (blocks, Reading::Prompt),
+            Ok(None) => (Blocks::default(), Reading::NoPrompt),
+            Err(broken) => (Blocks::default(), Reading::Unreadable(broken.into())),
+        };
+        Ok(Self { blocks, reading, model: body.model(MODEL_BYTES_MAX), stream: body.stream() })
+    }
+}
+
+fn blocks(ask: &Ask<'_>, body: &Body<'_>, rules: &Rules) -> Result<Option<Blocks>, Broken> {
+    let root = identity::root(body, ask.tenant)?;
+    match rules.tokenizer {
+        Kind::Bytes => render(ask.api, body, Bytes::new(root, rules.block, ask.body.len())),
+        Kind::Words => render(ask.api, body, Words::new(words_root(root), rules.block)),
+    }
+}
+
+/// Keeps the two tokenizers' blocks apart, should a pool change from one to the other.
+fn words_root(root: BlockHash) -> BlockHash {
+    BlockHash(root.0.rotate_left(1))
+}
+
+fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Option<Blocks>, Broken> {
+    let prompt = canonical::render(api, body, &mut tokenizer)?;
+    Ok(prompt.then(|| tokenizer.finish()))
+}
+
+/// Scores candidate by candidate.
+fn score(scorers: &[Weighted], view: &View<'_>) -> Vec<Option<f64>> {
+    let count = view.candidates.len();
+    let mut scores = vec![None; scorers.len() * count];
+    let mut column = vec![None; count];
+    for (place, weighted) in scorers.iter().enumerate() {
+        column.fill(None);
+        weighted.scorer.score(view, &mut column);
+        for (candidate, &score) in column.iter().enumerate() {
+            scores[candidate * scorers.len() + place] = score;
+        }
+    }
+    scores
+}
+
+fn rank(
+    policy: Policy,
+    scorers: &[Weighted],
+    scores: &[Option<f64>],
+    view: &View<'_>,
+    draw: Draw,
+) -> Vec<Choice> {
+    let count = view.candidates.len();
+    let choice = |(candidate, to): (usize, &Candidate)| {
+        let total = match policy {
+            Policy::Prefix | Policy::PrefixOnly => {
+                let scores = scores[candidate * scorers.len()..].iter().zip(scorers);
+                scores.map(|(score, weighted)| score.unwrap_or(0.0) * weighted.weight).sum()
+            }
+            Policy::LeastQueue => -f64::from(to.load.in_flight),
+            Policy::RoundRobin | Policy::Random => 0.0,
+        };
+        let tie = match policy {
+            // The one whose turn it is comes first, then those after it.
+            Policy::RoundRobin => (count - (candidate + count - turn(draw, count)) % count) as u64,
+            _ => draw.number(candidate),
+        };
+        Choice { candidate, id: to.id, matched: view.matched[candidate], total, tie, tried: false }
+    };
+    view.candidates.iter().enumerate().map(choice).collect()
+}
+
+fn turn(draw: Draw, count: usize) -> usize {
+    (draw.turn % count.max(1) as u64) as usize
+}

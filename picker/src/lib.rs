@@ -1,0 +1,24 @@
+//! From a request's bytes to a choice of endpoint.
+//!
+//! The modules stand in the order in which a request meets them: [`read`] finds the members of the JSON body
+//! as spans, [`identity`] seeds the hash chain, [`canonical`] renders what the engine's template would see,
+//! [`tokens`] cuts that into blocks and [`hash`] chains them, [`belief`] says who holds how much, [`load`]
+//! is what the engines last reported, [`score`] weighs, [`policy`] names the presets and [`mod@decide`] is the one
+//! function that does it all.
+//!
+//! Everything here is a pure function of its arguments and of one shared [`belief::Index`]. Never here:
+//! sockets, clocks, async, logs.
+
+pub mod belief;
+pub mod canonical;
+pub mod chance;
+pub mod decide;
+pub mod hash;
+pub mod identity;
+pub mod load;
+pub mod policy;
+pub mod read;
+pub mod score;
+pub mod tokens;
+
+pub use decide::{Ask, Decision, Refusal, Rules, decide};

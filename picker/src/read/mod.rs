@@ -1,0 +1,170 @@
+//! From a body's bytes to the members that routing needs, as spans of those bytes.
+//!
+//! The engine is the judge of a body: what cannot be read here is forwarded all the same and routed by load. Of
+//! duplicate members the last counts, as in the engine (Python's json). The one exception is `cache_salt`: a tenant's
+//! isolation hangs on it, so two of them are reported and the front refuses the request.
+
+pub mod json;
+
+pub use json::Broken;
+
+/// Which prompt a path's body holds, and whether answering fills the engine's prefix cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages` (Anthropic)
+    Messages,
+    /// `/v1/embeddings`
+    Embeddings,
+    /// `/tokenize` and token counting: has a prompt, fills no cache
+    Tokenize,
+    /// Anything else: routed by load alone
+    Other,
+}
+
+/// Paths that are picked by prefix. A deployment may serve them below a path of its own, so the end decides; longer
+/// ends first. Source: vLLM 0.32 `entrypoints/openai/api_server.py`.
+const PATHS: [(&str, Api); 10] = [
+    ("/v1/chat/completions", Api::Chat),
+    ("/v1/completions", Api::Completions),
+    ("/v1/responses", Api::Responses),
+    ("/v1/messages", Api::Messages),
+    ("/v1/embeddings", Api::Embeddings),
+    ("/v2/embed", Api::Embeddings),
+    ("/v1/messages/count_tokens", Api::Tokenize),
+    ("/v1/chat/completions/render", Api::Tokenize),
+    ("/v1/completions/render", Api::Tokenize),
+    ("/tokenize", Api::Tokenize),
+];
+
+impl Api {
+    /// The API of a POST to `path` (no query).
+    pub fn of(path: &str) -> Self {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        PATHS.iter().find(|(end, _)| path.ends_with(end)).map_or(Self::Other, |&(_, api)| api)
+    }
+
+    /// The name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::Embeddings => "embeddings",
+            Self::Tokenize => "tokenize",
+            Self::Other => "other",
+        }
+    }
+
+    /// Whether an engine that answers holds the prompt's KV cache afterwards.
+    pub fn fills_cache(self) -> bool {
+        !matches!(self, Self::Tokenize | Self::Other)
+    }
+}
+
+macro_rules! members {
+    ($($variant:ident = $name:literal),* $(,)?) => {
+        /// The top-level members that routing reads.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Member {
+            $(#[doc = concat!("`", $name, "`")] $variant),*
+        }
+
+        const NAMES: &[&str] = &[$($name),*];
+        const MEMBERS: &[Member] = &[$(Member::$variant),*];
+    };
+}
+
+members! {
+    Model = "model",
+    CacheSalt = "cache_salt",
+    Messages = "messages",
+    Prompt = "prompt",
+    Input = "input",
+    Instructions = "instructions",
+    System = "system",
+    Tools = "tools",
+    ChatTemplate = "chat_template",
+    ChatTemplateKwargs = "chat_template_kwargs",
+    Documents = "documents",
+    ReasoningEffort = "reasoning_effort",
+    Reasoning = "reasoning",
+    AddSpecialTokens = "add_special_tokens",
+    TruncatePromptTokens = "truncate_prompt_tokens",
+    MmProcessorKwargs = "mm_processor_kwargs",
+    PreviousResponseId = "previous_response_id",
+    Conversation = "conversation",
+    Thinking = "thinking",
+    Stream = "stream",
+}
+
+/// The members of a request body, each a span of it. 20 pointers, no copy.
+#[derive(Debug)]
+pub struct Body<'a> {
+    members: [Option<&'a [u8]>; NAMES.len()],
+    /// `cache_salt` stands in the body more than once.
+    pub duplicate_salt: bool,
+}
+
+/// A body that routing cannot read; the engine may see it differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// Not valid UTF-8.
+    #[error("not UTF-8")]
+    Encoding,
+    /// Not JSON, or not an object.
+    #[error(transparent)]
+    Syntax(#[from] Broken),
+}
+
+impl<'a> Body<'a> {
+    /// Finds the members. One pass over the text, no copy, no recursion; O(body).
+    pub fn read(bytes: &'a [u8]) -> Result<Self, Unreadable> {
+        let text = simdutf8::basic::from_utf8(bytes).map_err(|_| Unreadable::Encoding)?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes();
+        let text = &text[json::space(text, 0)..];
+        let mut members = [None; NAMES.len()];
+        let mut salts = 0;
+        let end = json::each_member(text, |key, value| {
+            if let Some(member) = Member::of(key) {
+                members[member as usize] = Some(value);
+                salts += usize::from(member == Member::CacheSalt);
+            }
+            Ok(())
+        })?;
+        if json::space(text, end) != text.len() {
+            return Err(Broken { wanted: "nothing after the object" }.into());
+        }
+        Ok(Self { members, duplicate_salt: salts > 1 })
+    }
+
+    /// The raw value of a member, if the body has it.
+    pub fn member(&self, member: Member) -> Option<&'a [u8]> {
+        self.members[member as usize]
+    }
+
+    /// The model's name, escapes resolved, if it is a string of at most `bytes_max` bytes.
+    pub fn model(&self, bytes_max: usize) -> Option<String> {
+        let raw = self.member(Member::Model).filter(|raw| raw.len() <= bytes_max + 2)?;
+        let mut name = Vec::with_capacity(raw.len());
+        json::unescape(raw, |piece| name.extend_from_slice(piece)).ok()?;
+        String::from_utf8(name).ok()
+    }
+
+    /// Whether the client asked for a stream.
+    pub fn stream(&self) -> bool {
+        self.member(Member::Stream) == Some(b"true")
+    }
+}
+
+impl Member {
+    fn of(key: &[u8]) -> Option<Self> {
+        NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place])
+    }
+}

@@ -1,0 +1,56 @@
+//! The `bytes` tokenizer: blocks of the canonical bytes themselves.
+//!
+//! No vocabulary, no model: a pseudo-token is four bytes. Routing asks only whether two prompts begin alike, and
+//! equal bytes are equal tokens.
+
+use super::{Media, Tag, Tokenizer};
+use crate::hash::{BlockHash, BlockSize, Blocks, Cutter, PSEUDO_TOKEN_BYTES, Tail, Xxh3Chain};
+
+/// Blocks over canonical bytes, the partial tail kept.
+#[derive(Debug)]
+pub struct Bytes {
+    cutter: Cutter<Xxh3Chain>,
+}
+
+impl Bytes {
+    /// A tokenizer at the start of its first prompt; `expected_bytes` sizes the list of hashes.
+    pub fn new(root: BlockHash, size: BlockSize, expected_bytes: usize) -> Self {
+        let mut cutter = Cutter::new(root, size);
+        cutter.reserve(expected_bytes);
+        Self { cutter }
+    }
+}
+
+impl Tokenizer for Bytes {
+    fn tag(&mut self, tag: Tag) {
+        self.cutter.push(&[tag as u8]);
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.cutter.push(text);
+    }
+
+    fn json(&mut self, json: &[u8]) {
+        self.cutter.push(json);
+    }
+
+    fn id(&mut self, id: u32) {
+        self.cutter.push(&id.to_le_bytes());
+    }
+
+    /// The content's hash as often as it takes to weigh what the media weighs, two pseudo-tokens each.
+    fn media(&mut self, media: Media) {
+        let hash = media.content.to_le_bytes();
+        for _ in 0..(media.tokens as usize).div_ceil(hash.len() / PSEUDO_TOKEN_BYTES) {
+            self.cutter.push(&hash);
+        }
+    }
+
+    fn end_prompt(&mut self) {
+        self.cutter.end_prompt(Tail::Keep);
+    }
+
+    fn finish(self) -> Blocks {
+        self.cutter.finish(Tail::Keep)
+    }
+}
