@@ -70,9 +70,19 @@ pub struct Choice {
     pub matched: u32,
     /// Weighted sum; what ranks. For the baselines: minus the requests in flight, or 0.
     pub total: f64,
+    /// Goes before all others, whatever the sums say.
+    pub preferred: bool,
     /// Breaks exact ties, higher first.
     tie: u64,
     tried: bool,
+}
+
+impl Choice {
+    /// By rank: the greater goes first.
+    fn rank(&self, other: &Self) -> std::cmp::Ordering {
+        let preferred = self.preferred.cmp(&other.preferred);
+        preferred.then(self.total.total_cmp(&other.total)).then(self.tie.cmp(&other.tie))
+    }
 }
 
 /// Where a request goes, and why.
@@ -126,15 +136,21 @@ pub fn decide(
 impl Decision {
     /// The best endpoint that was not tried yet, marked as tried. The next best keeps affinity.
     pub fn next(&mut self) -> Option<Choice> {
-        let rank = |a: &&mut Choice, b: &&mut Choice| a.total.total_cmp(&b.total).then(a.tie.cmp(&b.tie));
-        let best = self.choices.iter_mut().filter(|choice| !choice.tried).max_by(rank)?;
+        let best = self.choices.iter_mut().filter(|choice| !choice.tried).max_by(|a, b| a.rank(b))?;
         best.tried = true;
         Some(*best)
     }
 
     /// The best endpoint, tried or not.
     pub fn best(&self) -> Option<Choice> {
-        self.choices.iter().copied().max_by(|a, b| a.total.total_cmp(&b.total).then(a.tie.cmp(&b.tie)))
+        self.choices.iter().copied().max_by(Choice::rank)
+    }
+
+    /// Puts an endpoint before all others, for a reason that the scores do not know.
+    pub fn prefer(&mut self, id: EndpointId) {
+        for choice in &mut self.choices {
+            choice.preferred = choice.id == id;
+        }
     }
 
     /// Records the prompt at the endpoint that accepted it; nothing for an API that fills no cache.
@@ -228,7 +244,7 @@ fn rank(
             Policy::RoundRobin => (count - (candidate + count - turn(draw, count)) % count) as u64,
             _ => draw.number(candidate),
         };
-        Choice { candidate, id: to.id, matched: view.matched[candidate], total, tie, tried: false }
+        Choice { candidate, id: to.id, matched: view.matched[candidate], total, preferred: false, tie, tried: false }
     };
     view.candidates.iter().enumerate().map(choice).collect()
 }

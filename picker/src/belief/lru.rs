@@ -103,18 +103,17 @@ impl Lru {
     /// Touches or adds each of a prompt's blocks, then evicts beyond the capacity. Of a prompt longer than the
     /// capacity, tail-first keeps the head, head-first keeps the tail.
     pub fn record(&mut self, hashes: &[BlockHash]) -> Recording {
+        self.record_all([hashes])
+    }
+
+    /// Records the prompts of one request. They are one recording: prompts that share blocks are undone together.
+    pub fn record_all<'a>(&mut self, prompts: impl IntoIterator<Item = &'a [BlockHash]>) -> Recording {
         self.stamp += 1;
-        match self.order {
-            Order::TailFirst => {
-                hashes[..hashes.len().min(self.capacity)].iter().rev().for_each(|&hash| self.touch(hash));
-            }
-            Order::HeadFirst => hashes.iter().for_each(|&hash| self.touch(hash)),
-        }
-        self.shrink();
+        prompts.into_iter().for_each(|hashes| self.record_prompt(hashes));
         Recording { stamp: self.stamp }
     }
 
-    /// Takes back what `recording` added, less what another recording has used since. What it evicted stays gone.
+    /// Takes back what `recording` added of `hashes`, less what another has used since. What it evicted stays gone.
     pub fn undo(&mut self, recording: Recording, hashes: &[BlockHash]) {
         for &hash in hashes {
             if let Some(&slot) = self.slots.get(&hash) {
@@ -136,6 +135,16 @@ impl Lru {
     pub fn clear(&mut self) {
         let (capacity, order, stamp, evicted) = (self.capacity, self.order, self.stamp, self.evicted);
         *self = Self { stamp, evicted, ..Self::new(capacity, order) };
+    }
+
+    fn record_prompt(&mut self, hashes: &[BlockHash]) {
+        match self.order {
+            Order::TailFirst => {
+                hashes[..hashes.len().min(self.capacity)].iter().rev().for_each(|&hash| self.touch(hash));
+            }
+            Order::HeadFirst => hashes.iter().for_each(|&hash| self.touch(hash)),
+        }
+        self.shrink();
     }
 
     fn shrink(&mut self) {

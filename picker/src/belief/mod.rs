@@ -6,8 +6,8 @@
 
 mod lru;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 
@@ -26,10 +26,12 @@ pub const ENDPOINTS_MAX: usize = 65_536;
 pub struct EndpointId(pub u32);
 
 /// A commit that may still have to be undone: the request failed before the engine's first byte.
-#[derive(Debug)]
+///
+/// Of an endpoint that left or joined again meanwhile there is nothing to undo, so this names the belief, not the id.
+#[derive(Debug, Default)]
 pub struct Commit {
-    id: EndpointId,
-    recordings: Vec<Recording>,
+    held: Weak<Held>,
+    recording: Option<Recording>,
     /// The endpoint's place in the cold order before and after, for a cold request.
     cold: Option<(u64, u64)>,
 }
@@ -104,23 +106,21 @@ impl Index {
 
     /// Records the blocks at the endpoint and, for a cold request, makes it the latest of the cold order.
     pub fn commit(&self, id: EndpointId, blocks: &Blocks, cold: bool) -> Commit {
-        let Some(held) = self.held(id) else { return Commit { id, recordings: Vec::new(), cold: None } };
+        let Some(held) = self.held(id) else { return Commit::default() };
         let mut lru = held.blocks.write();
-        let recordings = blocks.prompts().map(|prompt| lru.record(prompt)).collect();
+        let recording = Some(lru.record_all(blocks.prompts()));
         let cold = cold.then(|| {
             let now = self.colds.fetch_add(1, Ordering::Relaxed) + 1;
             (held.last_cold.swap(now, Ordering::Relaxed), now)
         });
-        Commit { id, recordings, cold }
+        Commit { held: Arc::downgrade(&held), recording, cold }
     }
 
     /// Takes back what a commit of the same `blocks` added, less what others have used since.
     pub fn undo(&self, commit: Commit, blocks: &Blocks) {
-        let Some(held) = self.held(commit.id) else { return };
+        let (Some(held), Some(recording)) = (commit.held.upgrade(), commit.recording) else { return };
         let mut lru = held.blocks.write();
-        for (recording, prompt) in commit.recordings.into_iter().zip(blocks.prompts()) {
-            lru.undo(recording, prompt);
-        }
+        blocks.prompts().for_each(|prompt| lru.undo(recording, prompt));
         if let Some((before, now)) = commit.cold {
             let _ = held.last_cold.compare_exchange(now, before, Ordering::Relaxed, Ordering::Relaxed);
         }

@@ -27,17 +27,25 @@ pub(super) enum Kind {
     Video,
 }
 
+/// Sources: OpenAI chat and responses, Anthropic messages, vLLM's multimodal inputs.
+const TYPES: [(&str, Kind); 11] = [
+    ("image_url", Kind::Image),
+    ("input_image", Kind::Image),
+    ("image", Kind::Image),
+    ("image_pil", Kind::Image),
+    ("image_embeds", Kind::Image),
+    ("input_audio", Kind::Audio),
+    ("audio_url", Kind::Audio),
+    ("audio", Kind::Audio),
+    ("video_url", Kind::Video),
+    ("input_video", Kind::Video),
+    ("video", Kind::Video),
+];
+
 impl Kind {
-    /// By the part's `type`. Sources: OpenAI chat and responses, Anthropic messages, vLLM's multimodal inputs.
+    /// By the part's `type`, as it stands in the JSON.
     pub(super) fn of(part_type: &[u8]) -> Option<Self> {
-        match part_type {
-            b"\"image_url\"" | b"\"input_image\"" | b"\"image\"" | b"\"image_pil\"" | b"\"image_embeds\"" => {
-                Some(Self::Image)
-            }
-            b"\"input_audio\"" | b"\"audio_url\"" | b"\"audio\"" => Some(Self::Audio),
-            b"\"video_url\"" | b"\"input_video\"" | b"\"video\"" => Some(Self::Video),
-            _ => None,
-        }
+        TYPES.iter().find(|(name, _)| json::is_name(part_type, name)).map(|&(_, kind)| kind)
     }
 }
 
@@ -85,7 +93,8 @@ fn image_tokens(data: &[u8]) -> u32 {
     match size {
         // Bytes 15..24 of the file: the last of "IHDR", then width and height.
         Some([_, size @ ..]) => {
-            let [width, height] = [&size[..4], &size[4..]].map(|be| be.iter().fold(0, |n, &b| n << 8 | u32::from(b)));
+            let [width, height] =
+                [&size[..4], &size[4..]].map(|be| be.iter().fold(0, |n, &b| n << 8 | u32::from(b)));
             (width.saturating_mul(height) / PIXELS_PER_TOKEN).max(1)
         }
         None => IMAGE_TOKENS,
@@ -121,7 +130,8 @@ mod tests {
     use super::*;
 
     fn image(url: &str) -> Media {
-        media(Kind::Image, format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#).as_bytes()).unwrap()
+        media(Kind::Image, format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#).as_bytes())
+            .unwrap()
     }
 
     #[test]
@@ -133,7 +143,12 @@ mod tests {
 
     #[test]
     fn other_images_are_worth_a_guess() {
-        for url in ["https://x.test/a.png", "data:image/jpeg;base64,/9j/4AAQ", "iVBORw0KGgo", "iVBORw0KGgo****************************"] {
+        for url in [
+            "https://x.test/a.png",
+            "data:image/jpeg;base64,/9j/4AAQ",
+            "iVBORw0KGgo",
+            "iVBORw0KGgo****************************",
+        ] {
             assert_eq!(image(url).tokens, IMAGE_TOKENS, "{url}");
         }
     }

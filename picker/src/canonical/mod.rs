@@ -19,6 +19,9 @@ pub const PROMPTS_MAX: usize = 1_024;
 /// rendering. Source: vLLM 0.32 `entrypoints/anthropic/serving_messages.py`.
 const DROPPED_SYSTEM_TEXT: &[u8] = b"\"x-anthropic-billing-header";
 
+/// The `type` of a content part that is text. Sources: OpenAI chat and responses.
+const TEXT_TYPES: [&str; 3] = ["text", "input_text", "output_text"];
+
 /// Renders the request's prompts into `out`.
 ///
 /// Returns whether there is a prompt at all: a body without one, or with one of a shape that no engine takes, gives
@@ -29,7 +32,9 @@ pub fn render(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<boo
     match api {
         Api::Chat | Api::Messages => chat(member(Member::Tools), member(Member::System), messages, out),
         Api::Completions => prompts(member(Member::Prompt), out),
-        Api::Responses => chat(member(Member::Tools), member(Member::Instructions), member(Member::Input), out),
+        Api::Responses => {
+            chat(member(Member::Tools), member(Member::Instructions), member(Member::Input), out)
+        }
         Api::Embeddings if messages.is_none() => prompts(member(Member::Input), out),
         Api::Tokenize if messages.is_none() => prompts(member(Member::Prompt), out),
         Api::Embeddings | Api::Tokenize => chat(member(Member::Tools), member(Member::System), messages, out),
@@ -44,7 +49,7 @@ fn chat(
     out: &mut impl Tokenizer,
 ) -> Result<bool, Broken> {
     let Some(messages) = messages else { return Ok(false) };
-    if let Some(tools) = tools.filter(|tools| *tools != b"[]") {
+    if let Some(tools) = tools.filter(|tools| !is_empty_list(tools)) {
         out.tag(Tag::Tools);
         json::compact(tools, |piece| out.json(piece));
     }
@@ -59,11 +64,16 @@ fn chat(
     Ok(true)
 }
 
-fn plain_message(role: &[u8], content_raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+fn is_empty_list(raw: &[u8]) -> bool {
+    raw.first() == Some(&b'[') && raw.get(json::space(raw, 1)) == Some(&b']')
+}
+
+/// A message that stands outside the list of messages.
+fn plain_message(role: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
     out.tag(Tag::Message);
     out.text(role);
     out.tag(Tag::Content);
-    content(content_raw, out)
+    content(raw, |part| !part.text.is_some_and(|text| text.starts_with(DROPPED_SYSTEM_TEXT)), out)
 }
 
 /// One message, or one item of a Responses input.
@@ -75,8 +85,8 @@ fn message(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
     let (mut role, mut text) = (None, None);
     json::each_member(raw, |key, value| {
         match key {
-            b"\"role\"" => role = Some(value),
-            b"\"content\"" => text = Some(value),
+            key if json::is_name(key, "role") => role = Some(value),
+            key if json::is_name(key, "content") => text = Some(value),
             _ => {}
         }
         Ok(())
@@ -86,33 +96,32 @@ fn message(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
     }
     if let Some(text) = text {
         out.tag(Tag::Content);
-        content(text, out)?;
+        content(text, |_| true, out)?;
     }
-    json::each_member(raw, |key, raw| match key {
-        b"\"role\"" | b"\"content\"" => Ok(()),
-        _ => other_member(key, raw, out),
-    })
-    .map(|_| ())
+    json::each_member(raw, |key, raw| other_member(key, raw, out)).map(|_| ())
 }
 
 /// A member besides role and content. A Responses message may say `"type":"message"` or leave it out.
 fn other_member(key: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
-    if key == b"\"type\"" && raw == b"\"message\"" {
+    let is = |name| json::is_name(key, name);
+    if is("role") || is("content") || is("type") && raw == b"\"message\"" {
         return Ok(());
     }
     out.tag(Tag::Member);
     json::unescape(key, |piece| out.json(piece))?;
+    out.tag(Tag::Value);
     value(raw, out)
 }
 
-fn content(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+/// The parts of a content, those that `counts` leaves out missing.
+fn content(raw: &[u8], counts: impl Fn(&Part<'_>) -> bool, out: &mut impl Tokenizer) -> Result<(), Broken> {
     if raw.first() != Some(&b'[') {
         return value(raw, out);
     }
     let mut first = true;
     json::each_element(raw, |raw| {
         let part = Part::of(raw)?;
-        if part.text.is_some_and(|text| text.starts_with(DROPPED_SYSTEM_TEXT)) {
+        if !counts(&part) {
             return Ok(());
         }
         if !std::mem::take(&mut first) {
@@ -138,14 +147,16 @@ impl<'a> Part<'a> {
         let (mut part_type, mut text) = (&b"\"text\""[..], None);
         json::each_member(raw, |key, value| {
             match key {
-                b"\"type\"" => part_type = value,
-                b"\"text\"" if value.first() == Some(&b'"') => text = Some(value),
+                key if json::is_name(key, "type") => part_type = value,
+                key if json::is_name(key, "text") => text = Some(value),
                 _ => {}
             }
             Ok(())
         })?;
-        let is_text = matches!(part_type, b"\"text\"" | b"\"input_text\"" | b"\"output_text\"");
-        Ok(Self { text: text.filter(|_| is_text), media: media::Kind::of(part_type) })
+        if TEXT_TYPES.iter().any(|name| json::is_name(part_type, name)) {
+            return Ok(Self { text: text.filter(|text| text.first() == Some(&b'"')), media: None });
+        }
+        Ok(Self { text: None, media: media::Kind::of(part_type) })
     }
 
     fn render(&self, raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
@@ -206,6 +217,9 @@ fn many(raw: &[u8], out: &mut impl Tokenizer) -> Result<bool, Broken> {
 
 fn ids(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
     const WANTED: Broken = Broken { wanted: "token ids" };
+    if is_empty_list(raw) {
+        return Ok(());
+    }
     out.tag(Tag::Ids);
     json::each_element(raw, |id| {
         let id = std::str::from_utf8(id).map_err(|_| WANTED)?;

@@ -98,8 +98,14 @@ pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     text(&raw[from..]);
 }
 
-/// Whether a raw string, unescaped, is `name`. No allocation for names without escapes.
+/// The longest way to write one byte of a string: `\u0061`.
+pub const ESCAPE_BYTES: usize = 6;
+
+/// Whether a raw string, unescaped, is `name`. No allocation; O(name), however long the string.
 pub fn is_name(raw: &[u8], name: &str) -> bool {
+    if raw.len() < name.len() + 2 || raw.len() > name.len() * ESCAPE_BYTES + 2 {
+        return false;
+    }
     if memchr(b'\\', raw).is_none() {
         return raw.len() == name.len() + 2 && &raw[1..raw.len() - 1] == name.as_bytes();
     }
@@ -209,7 +215,9 @@ fn hex4(digits: &[u8]) -> Result<(u32, &[u8]), Broken> {
 fn wtf8(code: u32, text: &mut impl FnMut(&[u8])) {
     match char::from_u32(code) {
         Some(c) => text(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        None => text(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8]),
+        None => {
+            text(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8])
+        }
     }
 }
 

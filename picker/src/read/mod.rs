@@ -151,10 +151,10 @@ impl<'a> Body<'a> {
 
     /// The model's name, escapes resolved, if it is a string of at most `bytes_max` bytes.
     pub fn model(&self, bytes_max: usize) -> Option<String> {
-        let raw = self.member(Member::Model).filter(|raw| raw.len() <= bytes_max + 2)?;
+        let raw = self.member(Member::Model).filter(|raw| raw.len() <= json::ESCAPE_BYTES * bytes_max + 2)?;
         let mut name = Vec::with_capacity(raw.len());
         json::unescape(raw, |piece| name.extend_from_slice(piece)).ok()?;
-        String::from_utf8(name).ok()
+        String::from_utf8(name).ok().filter(|name| name.len() <= bytes_max)
     }
 
     /// Whether the client asked for a stream.

@@ -6,10 +6,15 @@
 use super::{Media, Tag, Tokenizer};
 use crate::hash::{BlockHash, BlockSize, Blocks, Cutter, PSEUDO_TOKEN_BYTES, Tail, Xxh3Chain};
 
+/// Tokens that all media of a request may weigh together; beyond, each part counts for one. A part of 17 bytes may be
+/// worth 2,250 tokens: without a bound, 8 MiB of them cost seconds.
+pub const MEDIA_TOKENS_MAX: u32 = 1 << 18;
+
 /// Blocks over canonical bytes, the partial tail kept.
 #[derive(Debug)]
 pub struct Bytes {
     cutter: Cutter<Xxh3Chain>,
+    media_tokens_left: u32,
 }
 
 impl Bytes {
@@ -17,7 +22,7 @@ impl Bytes {
     pub fn new(root: BlockHash, size: BlockSize, expected_bytes: usize) -> Self {
         let mut cutter = Cutter::new(root, size);
         cutter.reserve(expected_bytes);
-        Self { cutter }
+        Self { cutter, media_tokens_left: MEDIA_TOKENS_MAX }
     }
 }
 
@@ -41,7 +46,9 @@ impl Tokenizer for Bytes {
     /// The content's hash as often as it takes to weigh what the media weighs, two pseudo-tokens each.
     fn media(&mut self, media: Media) {
         let hash = media.content.to_le_bytes();
-        for _ in 0..(media.tokens as usize).div_ceil(hash.len() / PSEUDO_TOKEN_BYTES) {
+        let tokens = media.tokens.min(self.media_tokens_left);
+        self.media_tokens_left -= tokens;
+        for _ in 0..(tokens.max(1) as usize).div_ceil(hash.len() / PSEUDO_TOKEN_BYTES) {
             self.cutter.push(&hash);
         }
     }

@@ -10,6 +10,8 @@ use crate::hash::Blocks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tag {
+    /// The member's key has ended; its value follows.
+    Value = 0xF7,
     /// The tools that follow are part of the prompt.
     Tools = 0xF8,
     /// A message begins; its role follows.

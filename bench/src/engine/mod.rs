@@ -1,0 +1,16 @@
+//! One model of an engine, for the fake server and for the simulator.
+//!
+//! What decides whether prefix routing pays is small: a bounded block cache, a few lanes that prefill at a
+//! known rate, and the figures that the engine exports about both. Both users call this one model, so a
+//! figure that the simulator prints is a figure that the fake server shows over HTTP. Never here: sockets,
+//! clocks, async.
+
+pub mod cache;
+pub mod lanes;
+pub mod replica;
+pub mod virtual_time;
+
+pub use cache::{BlockCache, CacheFigures, EvictionOrder, Prompt};
+pub use lanes::{Lanes, Seconds, Ticket, Timing};
+pub use replica::{Admission, Figures, Replica, ReplicaOptions};
+pub use virtual_time::{Started, VirtualReplica};

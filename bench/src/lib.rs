@@ -1,0 +1,13 @@
+//! Everything that makes or measures load, so that the router's gain can be shown without a GPU.
+//!
+//! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
+//! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
+//! back, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
+//! proxy.
+
+pub mod demo;
+pub mod engine;
+pub mod fake_server;
+pub mod prompt;
+pub mod replay;
+pub mod trace;

@@ -1,0 +1,160 @@
+//! The demo through a router of a few lines, and the load sender against fake servers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bench::demo::{self, DemoArgs, Router, RouterError, RunningRouter};
+use bench::engine::{ReplicaOptions, Seconds, Timing};
+use bench::fake_server::{FakeServer, FakeServerOptions};
+use bench::replay::counters::{self, Counters};
+use bench::replay::{self, ReplayOptions, report};
+use bench::trace::{TraceOptions, file, generate};
+
+/// Routes in turn, or a system prompt to where it first went, in turn; or fails.
+struct SmallRouter {
+    broken: bool,
+}
+
+struct Route {
+    policy: String,
+    endpoints: Vec<(String, String)>,
+    broken: bool,
+    turn: AtomicUsize,
+    homes: std::sync::Mutex<HashMap<String, usize>>,
+    client: reqwest::Client,
+}
+
+impl Router for SmallRouter {
+    async fn start(
+        &self,
+        policy: &str,
+        endpoints: &[(String, String)],
+    ) -> Result<RunningRouter, RouterError> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let route = Arc::new(Route {
+            policy: policy.to_owned(),
+            endpoints: endpoints.to_vec(),
+            broken: self.broken,
+            turn: AtomicUsize::new(0),
+            homes: std::sync::Mutex::default(),
+            client: replay::client()?,
+        });
+        let app = axum::Router::new().fallback(forward).with_state(route);
+        let task = tokio::spawn(async move { axum::serve(listener, app).await });
+        Ok(RunningRouter::new(url, async move { task.abort() }))
+    }
+}
+
+impl Route {
+    fn pick(&self, body: &[u8]) -> usize {
+        let turn = || self.turn.fetch_add(1, Ordering::Relaxed) % self.endpoints.len();
+        if self.policy != "prefix" {
+            return turn();
+        }
+        let body: serde_json::Value = serde_json::from_slice(body).unwrap();
+        let system = body["messages"][0]["content"].as_str().unwrap().to_owned();
+        *self.homes.lock().unwrap().entry(system).or_insert_with(turn)
+    }
+}
+
+async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
+    if route.broken {
+        return StatusCode::BAD_GATEWAY.into_response();
+    }
+    let (name, url) = &route.endpoints[route.pick(&body)];
+    let request = route.client.post(format!("{url}/v1/chat/completions"));
+    let upstream = request.header("content-type", "application/json").body(body).send().await.unwrap();
+    let head = [("x-prefixroute-endpoint", name.clone())];
+    (upstream.status(), head, Body::from_stream(upstream.bytes_stream())).into_response()
+}
+
+fn args() -> DemoArgs {
+    DemoArgs { hold: false, requests: 64, rate: 40.0, seed: 0 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_demo_ends_in_the_published_table() {
+    let mut out = Vec::new();
+    let run = demo::run(args(), &SmallRouter { broken: false }, &mut out);
+    tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap();
+    let story = String::from_utf8(out).unwrap();
+    let line = |policy: &str| {
+        let line = story.lines().find(|line| line.starts_with(policy)).unwrap_or_else(|| panic!("{story}"));
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // policy, rate, %, p50, ms, p95, ms, three counts, groups
+    let prefix = line("prefix ");
+    assert_eq!((prefix[1].as_str(), prefix[10].as_str()), ("76.0", "8/8"), "{story}");
+    assert_eq!(prefix[7..10], ["24", "24", "16"], "{story}");
+    let round_robin = line("round-robin ");
+    assert!(round_robin[1].parse::<f64>().unwrap() < 50.0, "{story}");
+    assert_eq!(round_robin[7..10], ["22", "21", "21"], "{story}");
+    let p50 = |line: &[String]| line[3].parse::<f64>().unwrap();
+    assert!(p50(&prefix) >= 34.0 && p50(&prefix) < p50(&round_robin), "{story}");
+}
+
+#[tokio::test]
+async fn a_router_that_fails_ends_the_demo_with_its_reason() {
+    let mut out = Vec::new();
+    let few = DemoArgs { requests: 5, ..args() };
+    let error = demo::run(few, &SmallRouter { broken: true }, &mut out).await.unwrap_err().to_string();
+    let want = "policy round-robin: 5 of 5 requests failed, the first: status 502 Bad Gateway";
+    assert_eq!(error, want);
+    let error = demo::run(DemoArgs { rate: -1.0, ..args() }, &SmallRouter { broken: false }, &mut out).await;
+    assert_eq!(error.unwrap_err().to_string(), "rate: found -1, wanted 0 or more");
+}
+
+fn fast() -> FakeServerOptions {
+    let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 1e9 };
+    FakeServerOptions {
+        replica: ReplicaOptions { timing, cache_blocks: 1024, ..ReplicaOptions::default() },
+        ..FakeServerOptions::default()
+    }
+}
+
+#[tokio::test]
+async fn usage_and_counters_agree_on_what_was_cached() {
+    let server = FakeServer::start(fast()).await.unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/seed/traces/default.jsonl");
+    let trace = file::read(&path).unwrap();
+    let client = replay::client().unwrap();
+    let urls = [server.url()];
+    let url = format!("{}/v1/chat/completions", server.url());
+    for (stream, hits) in [(true, 10_752), (false, 64 * 208)] {
+        let before = counters::read(&client, &urls).await.unwrap();
+        let options = ReplayOptions { url: url.clone(), stream };
+        let records = replay::send(&trace, &options, &|_| {}).await.unwrap();
+        assert_eq!(report::failures(&records), None);
+        let wait = Duration::from_secs(10);
+        let counted = counters::wait_for(&client, &urls, &before, 14_144.0, wait).await.unwrap();
+        let want = Counters { query_tokens: 14_144.0, hit_tokens: f64::from(hits) };
+        assert_eq!(counted, [want], "stream {stream}");
+        let cached: u64 = records.iter().filter_map(|record| record.cached_tokens).sum();
+        assert_eq!(cached, hits as u64, "stream {stream}");
+        assert!(records.iter().all(|record| record.prompt_tokens == Some(221) && record.ttft.is_some()));
+    }
+}
+
+#[tokio::test]
+async fn what_was_never_counted_is_said_and_a_dead_address_is_a_failure() {
+    let server = FakeServer::start(fast()).await.unwrap();
+    let client = replay::client().unwrap();
+    let (urls, before) = ([server.url()], [Counters::default()]);
+    let error = counters::wait_for(&client, &urls, &before, 1.0, Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.to_string(), "after 0ns the servers have counted 0 prompt tokens, wanted 1");
+
+    let url = server.url();
+    server.stop().await;
+    let trace = generate(&TraceOptions { requests: 3, rate: 0.0, ..TraceOptions::default() }).unwrap();
+    let records = replay::send(&trace, &ReplayOptions { url, stream: true }, &|_| {}).await.unwrap();
+    assert_eq!(report::failures(&records).unwrap().0, 3);
+}

@@ -1,0 +1,98 @@
+//! Every default and every bound of the product in one place, so that no limit hides in the code that keeps
+//! it.
+//!
+//! Units are in the name or in the type. `*_MIN` and `*_MAX` bound what an operator may write; the rest are
+//! defaults.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use picker::hash::BlockSize;
+use picker::policy::Policy;
+
+use crate::Tokenizer;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const GIB: usize = 1024 * MIB;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where clients are served: loopback, until somebody says otherwise.
+pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+/// Metrics, health and state: loopback, because state shows what the fleet is doing.
+pub const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+/// Listeners in one process.
+pub const LISTENERS_MAX: usize = 16;
+
+/// The policy of a pool: prefix, queue, KV use and recency, weighed.
+pub const POLICY: Policy = Policy::Prefix;
+/// The seed of the tie-break and of the policy `random`: fixed, so that a run replays.
+pub const SEED: u64 = 0;
+/// Whether an answer carries the three `x-prefixroute-*` headers.
+pub const RESPONSE_HEADERS: bool = true;
+
+/// Endpoints of one pool. Each has a poller, a row of metrics and a share of the index.
+pub const ENDPOINTS_MAX: usize = 1024;
+/// Bytes of an endpoint's name: that of a DNS label, which a pod's name mostly is.
+pub const ENDPOINT_NAME_BYTES_MAX: usize = 63;
+/// The port of a URL that names none.
+pub const ENDPOINT_PORT: u16 = 80;
+
+/// How a prompt is cut into tokens for hashing.
+pub const TOKENIZER: Tokenizer = Tokenizer::Bytes;
+/// The block of the tokenizer `bytes`: 64 pseudo-tokens of 4 bytes.
+pub const BLOCK_OF_BYTES: BlockSize = BlockSize::ROUTER;
+/// The block of the tokenizer `words`: 16 of them.
+pub const BLOCK_OF_WORDS: BlockSize = BlockSize::ENGINE;
+/// Most tokens in a block: larger ones hold no prompt's prefix.
+pub const BLOCK_TOKENS_MAX: u32 = 65_536;
+/// Blocks of belief per endpoint until its engine tells its own cache size (DESIGN 5: llm-d's default).
+pub const CAPACITY_BLOCKS: usize = 31_250;
+/// Most blocks of belief per endpoint: at 24 bytes each, 1.5 GiB.
+pub const CAPACITY_BLOCKS_MAX: usize = 64 * MIB;
+/// Most blocks of belief that an engine's own word can claim: 67 million tokens, above any replica's cache.
+pub const ENGINE_BLOCKS_MAX: usize = MIB;
+
+/// Time from one reading of an endpoint's `/metrics` to the next.
+pub const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
+/// Shorter intervals cost the engine more than a fresher figure is worth.
+pub const SCRAPE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// A reading that takes longer has failed.
+pub const SCRAPE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A figure older than this is no longer known.
+pub const STALE_AFTER: Duration = Duration::from_secs(2);
+/// `stale_after` in scrape intervals, at least: with less, one late page would make every figure unknown.
+pub const STALE_AFTER_INTERVALS_MIN: u32 = 2;
+/// Bytes of a `/metrics` page; a vLLM page has about 70 KB.
+pub const PAGE_BYTES_MAX: usize = 4 * MIB;
+
+/// Bytes of one request's body.
+pub const BODY_BYTES_MAX: usize = 32 * MIB;
+/// Bytes of all bodies held in memory at once.
+pub const BODIES_BYTES_MAX: usize = GIB;
+/// The largest value of any size in the file: past it a size is a mistake in units.
+pub const BYTES_MAX: usize = 1024 * GIB;
+
+/// Time for a whole request body to arrive.
+pub const REQUEST_BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a connection to an endpoint to stand.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time to the first byte of an answer: a queued prefill may be long.
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Time between two chunks of an answer.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// Time that a client may leave an answer unread.
+pub const CLIENT_WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Life of an unused connection to an endpoint. uvicorn, which vLLM runs on, closes its side after 5 s.
+pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Life of an unused connection of a client.
+pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time that running requests get after SIGTERM. Zero stops at once.
+pub const DRAIN: Duration = Duration::from_secs(30);
+/// The longest duration in the file: past it a duration is a mistake in units.
+pub const DURATION_MAX: Duration = DAY;
+
+/// Bytes of a configuration file.
+pub const FILE_BYTES_MAX: usize = MIB;
+/// Characters of a bad value that a fault repeats.
+pub const FOUND_CHARS_MAX: usize = 80;

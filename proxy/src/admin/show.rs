@@ -1,0 +1,137 @@
+//! Fleet, belief and decisions as JSON. Never a prompt, a key, a salt or a body's text.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use picker::belief::BYTES_PER_BLOCK;
+use picker::decide::{Choice, Decision, Reading};
+use picker::read::Api;
+use serde_json::{Value, json};
+
+use super::recent::Entry;
+use crate::endpoints::Endpoint;
+use crate::router::{Candidates, Router};
+
+/// The state page.
+pub(super) fn state(router: &Router) -> Value {
+    let fleet = router.fleet.load();
+    let sizes = fleet.iter().filter_map(|endpoint| router.index.size(endpoint.id));
+    let (blocks, capacity) = sizes.fold((0, 0), |sum, size| (sum.0 + size.blocks, sum.1 + size.capacity));
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "policy": router.rules.policy.name(),
+        "tokenizer": router.rules.tokenizer.name(),
+        "draining": router.draining.load(Ordering::Relaxed),
+        "ready": router.ready(),
+        "connections": router.connections.open(),
+        "turns": router.turns(),
+        "endpoints": fleet.iter().map(|it| endpoint(router, it)).collect::<Vec<_>>(),
+        "index": {
+            "blocks": blocks,
+            "capacity_blocks": capacity,
+            "bytes": blocks * BYTES_PER_BLOCK,
+            "bytes_max": capacity * BYTES_PER_BLOCK,
+        },
+        "decisions": router.recent.map(|entry| recent(router, entry)),
+    })
+}
+
+fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
+    let now = Instant::now();
+    let stale_after = router.config.pool.load.stale_after;
+    let load = endpoint.load(now, stale_after);
+    let sample = endpoint.sample.load();
+    let sample = sample.as_deref();
+    let size = router.index.size(endpoint.id);
+    let (ok, failed, last_error) = endpoint.scrapes();
+    json!({
+        "name": endpoint.name,
+        "url": endpoint.url.to_string(),
+        "usable": endpoint.reachable(),
+        "waiting": load.waiting,
+        "running": load.running,
+        "kv_usage": load.kv_usage,
+        "age_ms": sample.and_then(|sample| sample.age(now)).map(|age| age.as_millis() as u64),
+        "in_flight": load.in_flight,
+        "index_blocks": size.map_or(0, |size| size.blocks),
+        "index_capacity_blocks": size.map_or(0, |size| size.capacity),
+        "index_evictions": size.map_or(0, |size| size.evicted),
+        "block_size": sample.and_then(|sample| sample.block_size),
+        "num_gpu_blocks": sample.and_then(|sample| sample.num_gpu_blocks),
+        "scrapes": {"ok": ok, "failed": failed},
+        "last_error": last_error,
+    })
+}
+
+fn recent(router: &Router, entry: &Entry) -> Value {
+    let mut shown = decision(&entry.decision, &entry.choice, |choice| name(router, choice));
+    shown["at_ms"] = json!(entry.at_ms);
+    shown["api"] = json!(entry.api.name());
+    shown["endpoint"] = json!(entry.endpoint.name);
+    shown["status"] = json!(entry.status);
+    shown["trouble"] = json!(entry.trouble);
+    shown["decision_us"] = json!(entry.took.as_nanos() as f64 / 1e3);
+    shown
+}
+
+/// A decision that was not carried out.
+pub(super) fn explained(
+    router: &Router,
+    api: Api,
+    mut made: Decision,
+    candidates: &Candidates,
+    took: std::time::Duration,
+) -> Value {
+    let named = |choice: &Choice| candidates.endpoint(choice.id).map(|endpoint| endpoint.name.clone());
+    let mut order = Vec::new();
+    let best = made.best();
+    while let Some(choice) = made.next() {
+        order.push(named(&choice));
+    }
+    let Some(best) = best else { return json!({"api": api.name(), "endpoint": null, "order": order}) };
+    let mut shown = decision(&made, &best, named);
+    shown["api"] = json!(api.name());
+    shown["policy"] = json!(router.rules.policy.name());
+    shown["endpoint"] = json!(order.first());
+    shown["order"] = json!(order);
+    shown["decision_us"] = json!(took.as_nanos() as f64 / 1e3);
+    shown
+}
+
+fn decision(made: &Decision, chosen: &Choice, named: impl Fn(&Choice) -> Option<String>) -> Value {
+    let reading = match &made.reading {
+        Reading::Prompt => "prompt".to_owned(),
+        Reading::NoPrompt => "no prompt".to_owned(),
+        Reading::Unreadable(why) => format!("unreadable: {why}"),
+    };
+    let scores = made.choices.iter().map(|choice| {
+        json!({
+            "endpoint": named(choice),
+            "matched": choice.matched,
+            "total": choice.total,
+            "scores": scores(made, choice),
+        })
+    });
+    json!({
+        "reading": reading,
+        "stream": made.stream,
+        "match": format!("{}/{}", chosen.matched, made.blocks.total()),
+        "cold": made.cold,
+        "probe": chosen.preferred,
+        "scores": scores.collect::<Vec<_>>(),
+    })
+}
+
+/// Each scorer's score and weight; null where the scorer left the endpoint out.
+fn scores(made: &Decision, choice: &Choice) -> Value {
+    let count = made.scorers.len();
+    let row = made.scores.get(choice.candidate * count..).unwrap_or_default();
+    let named = made.scorers.iter().zip(row).map(|(weighted, score)| {
+        (weighted.scorer.name().to_owned(), json!({"score": score, "weight": weighted.weight}))
+    });
+    Value::Object(named.collect())
+}
+
+fn name(router: &Router, choice: &Choice) -> Option<String> {
+    router.fleet.load().iter().find(|endpoint| endpoint.id == choice.id).map(|endpoint| endpoint.name.clone())
+}

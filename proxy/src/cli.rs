@@ -1,0 +1,166 @@
+//! What the operator types, and what it exits with.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use config::Flags;
+use tokio::runtime::{Builder, Runtime};
+use tracing_subscriber::EnvFilter;
+
+/// The variable that sets what is logged, as `info` or `prefixroute=debug,warn`.
+const LOG_VARIABLE: &str = "PREFIXROUTE_LOG";
+const LOG_DEFAULT: &str = "info,pingora_core=off,pingora_pool=off,pingora_http=off,h2=off";
+
+/// Wrong input or usage.
+const EXIT_USAGE: u8 = 2;
+
+#[derive(Parser)]
+#[command(name = "prefixroute", version, about = "A prefix-cache aware reverse proxy in front of LLM servers")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The proxy. Flags alone suffice; flags override the file
+    #[command(after_help = "Example:\n  prefixroute serve --endpoint a=http://127.0.0.1:8001 --endpoint b=http://127.0.0.1:8002")]
+    Serve(ServeArgs),
+    /// Validates configuration: every fault as file:line:column: path: reason
+    #[command(after_help = "Example:\n  prefixroute check prefixroute.yaml")]
+    Check {
+        /// Files to check
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<String>,
+    },
+    /// The whole story in a minute: three fake replicas, round-robin against prefix through the real proxy
+    #[cfg(feature = "lab")]
+    #[command(after_help = "Example:\n  prefixroute demo --hold")]
+    Demo(bench::demo::DemoArgs),
+    /// A vLLM-like server with a real block cache, no GPU
+    #[cfg(feature = "lab")]
+    #[command(after_help = "Example:\n  prefixroute fake-server --name a --port 8001")]
+    FakeServer(bench::fake_server::FakeServerArgs),
+}
+
+#[derive(Args)]
+struct ServeArgs {
+    /// Configuration in YAML
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// A replica; repeat for each. Replaces the file's list
+    #[arg(long = "endpoint", value_name = "NAME=URL")]
+    endpoints: Vec<String>,
+    /// prefix, prefix-only, least-queue, round-robin or random
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Port on 127.0.0.1, instead of --listen
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+    /// Address that clients connect to [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Address of metrics, health and state [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+/// Runs the command line to its end.
+pub(crate) fn run() -> ExitCode {
+    match Cli::parse().command {
+        Command::Serve(args) => serve(args),
+        Command::Check { files } => check(&files),
+        #[cfg(feature = "lab")]
+        Command::Demo(args) => lab::demo(args),
+        #[cfg(feature = "lab")]
+        Command::FakeServer(args) => lab::fake_server(args),
+    }
+}
+
+fn serve(args: ServeArgs) -> ExitCode {
+    let ServeArgs { config: file, endpoints, policy, port, listen, admin } = args;
+    let flags = Flags { endpoints, policy, port, listen, admin };
+    let config = match load(file.as_deref(), &flags) {
+        Ok(config) => config,
+        Err(faults) => return wrong(&faults),
+    };
+    log();
+    let (Ok(data), Ok(control)) = (data_runtime(), control_runtime()) else {
+        return failed("cannot start threads");
+    };
+    match proxy::serve::start(config, data.handle(), control.handle()) {
+        Err(error) => wrong(&error.to_string()),
+        Ok(running) => match control.block_on(running.until_signalled()) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(error) => failed(&format!("cannot wait for signals: {error}")),
+        },
+    }
+}
+
+fn check(files: &[String]) -> ExitCode {
+    let faults: Vec<String> =
+        files.iter().filter_map(|file| load(Some(file), &Flags::default()).err()).collect();
+    if faults.is_empty() { ExitCode::SUCCESS } else { wrong(&faults.join("\n")) }
+}
+
+/// The checked configuration, or every fault, one a line.
+fn load(file: Option<&str>, flags: &Flags) -> Result<config::Config, String> {
+    let text = file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
+    let named = file.zip(text.as_deref());
+    config::load(named, flags).map_err(|faults| faults.to_string())
+}
+
+fn data_runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().thread_name("data").enable_all().build()
+}
+
+/// Pollers, admin pages and signals: apart from the data path, so that they answer when it is busy.
+fn control_runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).thread_name("control").enable_all().build()
+}
+
+fn log() {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
+    let terminal = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if terminal { lines.with_target(false).init() } else { lines.json().flatten_event(true).init() }
+}
+
+fn wrong(message: &str) -> ExitCode {
+    say(message);
+    ExitCode::from(EXIT_USAGE)
+}
+
+fn failed(message: &str) -> ExitCode {
+    say(message);
+    ExitCode::FAILURE
+}
+
+fn say(message: &str) {
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+#[cfg(feature = "lab")]
+mod lab {
+    //! The laboratory's commands.
+
+    use super::*;
+
+    pub(super) fn demo(args: bench::demo::DemoArgs) -> ExitCode {
+        run(bench::demo::run(args, &proxy::lab::InProcess, &mut std::io::stdout()))
+    }
+
+    pub(super) fn fake_server(args: bench::fake_server::FakeServerArgs) -> ExitCode {
+        run(bench::fake_server::run(args, &mut std::io::stdout()))
+    }
+
+    fn run<E: std::fmt::Display>(task: impl Future<Output = Result<(), E>>) -> ExitCode {
+        match data_runtime().map(|runtime| runtime.block_on(task)) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(error)) => failed(&error.to_string()),
+            Err(error) => failed(&error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! One task per endpoint that reads the engine's `/metrics`, so that a slow page never delays another's.
+//!
+//! Each task has one scrape in flight at most, bounded in time and size. It also resolves the endpoint's name and
+//! decides whether it can be reached: any HTTP answer counts, a refused or unanswered connect does not. A scrape that
+//! fails over a good connection only lets the figures go stale; the endpoint stays in use, unscored.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use picker::chance::Draw;
+use pingora_http::RequestHeader;
+use tokio::time::{sleep, timeout};
+
+use super::load::Sample;
+use super::{Endpoint, prometheus};
+use crate::router::Router;
+use crate::upstream::Upstream;
+
+/// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
+const JITTER: f64 = 0.1;
+
+/// Why a scrape gave nothing.
+#[derive(Debug, thiserror::Error)]
+enum ScrapeError {
+    #[error("host name does not resolve")]
+    Resolve,
+    #[error("{0}")]
+    Connect(#[from] crate::upstream::ConnectError),
+    #[error("/metrics: {0}")]
+    Exchange(#[from] crate::upstream::ExchangeError),
+    #[error("/metrics: status {0}, wanted 200")]
+    Status(u16),
+    #[error("/metrics: page over {0} bytes")]
+    TooLong(usize),
+    #[error("/metrics: page broke off")]
+    Broken,
+    #[error("/metrics: not whole after {0:?}")]
+    Timeout(Duration),
+}
+
+/// Polls until the router is dropped by its other owners; never returns before.
+pub(crate) async fn poll(router: Arc<Router>, endpoint: Arc<Endpoint>) {
+    let mut poller = Poller::new(&router, endpoint);
+    let mut turn = 0;
+    loop {
+        let started = Instant::now();
+        poller.scrape(&router).await;
+        turn += 1;
+        let next = jittered(router.config.pool.load.scrape_interval, poller.endpoint.id.0, turn);
+        sleep(next.saturating_sub(started.elapsed())).await;
+    }
+}
+
+fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
+    let number = Draw { seed: u64::from(seed), turn }.number(0) as f64 / u64::MAX as f64;
+    interval.mul_f64(1.0 - JITTER + 2.0 * JITTER * number)
+}
+
+/// What a poller keeps from one scrape to the next.
+struct Poller {
+    endpoint: Arc<Endpoint>,
+    upstream: Upstream,
+    head: RequestHeader,
+    page: Vec<u8>,
+}
+
+impl Poller {
+    fn new(router: &Router, endpoint: Arc<Endpoint>) -> Self {
+        let timeouts = &router.config.pool.timeouts;
+        let upstream = Upstream::new(timeouts.connect, timeouts.upstream_idle);
+        let head = scrape_head(&endpoint);
+        Self { endpoint, upstream, head, page: Vec::new() }
+    }
+
+    async fn scrape(&mut self, router: &Router) {
+        let limit = router.config.pool.load.scrape_timeout;
+        let read = self.read(router.config.pool.load.page_bytes_max, limit);
+        let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
+        self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
+        if outcome.is_ok() {
+            self.learn(router);
+        }
+        let error = outcome.map_err(|error| error.to_string());
+        let message = error.as_ref().err().cloned();
+        if self.endpoint.scraped(error)
+            && let Some(error) = message
+        {
+            tracing::warn!(endpoint = self.endpoint.name, error, "scrape failed");
+        }
+    }
+
+    /// Reads a page into `self.page`.
+    async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
+        let peer = self.endpoint.peer().await.ok_or(ScrapeError::Resolve)?;
+        let connection = self.upstream.connect(&peer).await?;
+        let request = (&self.head, &Bytes::new());
+        let mut answer = self.upstream.exchange(connection, &peer, request, limit).await?;
+        let status = answer.session.get_status().map_or(0, |status| status.as_u16());
+        self.page.clear();
+        while let Some(chunk) = answer.session.read_body_ref().await.map_err(|_| ScrapeError::Broken)? {
+            if self.page.len() + chunk.len() > bytes_max {
+                return Err(ScrapeError::TooLong(bytes_max));
+            }
+            self.page.extend_from_slice(chunk);
+        }
+        self.upstream.release(answer).await;
+        if status == 200 { Ok(()) } else { Err(ScrapeError::Status(status)) }
+    }
+
+    /// Takes what the page says: load, cache size, signs of a restart.
+    fn learn(&self, router: &Router) {
+        let report = prometheus::read(&self.page);
+        let before = self.endpoint.sample.load_full();
+        let sample = Sample::after(before.as_deref(), &report, Instant::now());
+        if before.is_some_and(|before| sample.restarted_since(&before)) {
+            router.index.clear(self.endpoint.id);
+            tracing::info!(endpoint = self.endpoint.name, "engine restarted, belief cleared");
+        }
+        router.index.resize(self.endpoint.id, router.capacity_blocks(&sample));
+        self.endpoint.sample.store(Some(Arc::new(sample)));
+    }
+}
+
+fn scrape_head(endpoint: &Endpoint) -> RequestHeader {
+    let mut head = RequestHeader::build("GET", b"/metrics", Some(4)).expect("a constant method and path");
+    let host = head.insert_header(http::header::HOST, endpoint.host.clone());
+    host.and_then(|()| head.insert_header(http::header::ACCEPT, "text/plain"))
+        .expect("header values checked before");
+    head
+}

@@ -1,0 +1,31 @@
+//! The real proxy for the laboratory: in this process, on free ports of loopback.
+
+use std::time::Duration;
+
+use bench::demo::{Router, RouterError, RunningRouter};
+use config::Flags;
+use tokio::runtime::Handle;
+
+use crate::serve;
+
+/// Time for the endpoints to answer a first scrape.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Starts routers in this process.
+pub struct InProcess;
+
+impl Router for InProcess {
+    async fn start(&self, policy: &str, endpoints: &[(String, String)]) -> Result<RunningRouter, RouterError> {
+        let anywhere = || Some("127.0.0.1:0".to_owned());
+        let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
+        let policy = Some(policy.to_owned());
+        let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
+        let config = config::load(None, &flags)?;
+        let running = serve::start(config, &Handle::current(), &Handle::current())?;
+        tokio::time::timeout(READY_WITHIN, running.all_answer()).await.map_err(|_| "an endpoint does not answer")?;
+        let url = format!("http://{}", running.listeners[0]);
+        Ok(RunningRouter::new(url, async move {
+            running.drain().await;
+        }))
+    }
+}

@@ -1,0 +1,17 @@
+//! The proxy: sockets, clocks and metrics around the picker.
+//!
+//! The folders read as the path of a request: [`mod@serve`] binds the listeners, `request` reads a body whole, decides,
+//! forwards the original bytes and streams the answer back; `endpoints` is the fleet and what its engines last said;
+//! `upstream` is one HTTP/1.1 exchange with an engine; `admin` is what operators see.
+
+mod admin;
+mod drain;
+mod endpoints;
+mod metrics;
+mod request;
+mod router;
+pub mod serve;
+mod upstream;
+
+#[cfg(feature = "lab")]
+pub mod lab;

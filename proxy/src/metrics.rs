@@ -1,0 +1,248 @@
+//! Every metric that the router exports, by name, and the handles through which the hot path counts.
+//!
+//! Labels are bounded: endpoint names come from the configuration, everything else from enums of this crate. Handles are
+//! registered once; counting is an atomic add.
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram, with_local_recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use picker::decide::Reading;
+use picker::read::{Api, Unreadable};
+
+const DECISION: &str = "prefixroute_decision_seconds";
+const FIRST_BYTE: &str = "prefixroute_first_byte_seconds";
+
+/// From 250 ns: a decision's own time is the claim that the router makes.
+const DECISION_BUCKETS: [f64; 14] = [
+    250e-9, 500e-9, 1e-6, 2e-6, 4e-6, 8e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 10e-3,
+];
+const FIRST_BYTE_BUCKETS: [f64; 16] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
+
+/// What the router answered by itself, or how an exchange ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// 400: broken HTTP.
+    BadRequest,
+    /// 400: `cache_salt` twice.
+    DuplicateSalt,
+    /// 408
+    RequestTimeout,
+    /// 413
+    BodyTooLarge,
+    /// 502: nobody could be reached.
+    Unreachable,
+    /// 502: the upstream broke before a byte.
+    UpstreamBroke,
+    /// 504
+    UpstreamTimeout,
+    /// 503: no endpoint at all.
+    NoEndpoint,
+    /// 503: no memory for the body in time.
+    Overloaded,
+    /// The upstream broke after its first byte.
+    MidStream,
+    /// The client left.
+    ClientGone,
+    /// The router's own doing: a task that ended without an outcome.
+    Aborted,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 12] = [
+        (Self::BadRequest, "bad_request"),
+        (Self::DuplicateSalt, "duplicate_salt"),
+        (Self::RequestTimeout, "request_timeout"),
+        (Self::BodyTooLarge, "body_too_large"),
+        (Self::Unreachable, "unreachable"),
+        (Self::UpstreamBroke, "upstream_broke"),
+        (Self::UpstreamTimeout, "upstream_timeout"),
+        (Self::NoEndpoint, "no_endpoint"),
+        (Self::Overloaded, "overloaded"),
+        (Self::MidStream, "mid_stream"),
+        (Self::ClientGone, "client_gone"),
+        (Self::Aborted, "aborted"),
+    ];
+
+    /// The value of the label `kind`, and the error's `code` for the client.
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+const APIS: [Api; 7] = [
+    Api::Chat,
+    Api::Completions,
+    Api::Responses,
+    Api::Messages,
+    Api::Embeddings,
+    Api::Tokenize,
+    Api::Other,
+];
+
+/// Handles of the metrics that are not an endpoint's.
+pub(crate) struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    requests: [Counter; APIS.len()],
+    errors: [Counter; Kind::ALL.len()],
+    unreadable: [Counter; 2],
+    cold: Counter,
+    retries: Counter,
+    decision: Histogram,
+    first_byte: Histogram,
+}
+
+/// Handles of one endpoint's metrics.
+pub(crate) struct EndpointMetrics {
+    /// Answers by hundreds of their status.
+    pub(crate) answers: [Counter; 5],
+    pub(crate) connect_failures: Counter,
+    pub(crate) matched_blocks: Counter,
+    pub(crate) total_blocks: Counter,
+    pub(crate) usable: Gauge,
+    pub(crate) in_flight: Gauge,
+    pub(crate) index_blocks: Gauge,
+    pub(crate) index_capacity_blocks: Gauge,
+    pub(crate) index_evictions: Counter,
+    pub(crate) scrapes: [Counter; 2],
+}
+
+impl Metrics {
+    /// A recorder of its own: two routers in one process do not mix.
+    pub(crate) fn new() -> Self {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Full(DECISION.to_owned()), &DECISION_BUCKETS)
+            .and_then(|it| it.set_buckets_for_metric(Matcher::Full(FIRST_BYTE.to_owned()), &FIRST_BYTE_BUCKETS))
+            .expect("the bucket lists are not empty");
+        let recorder = builder.build_recorder();
+        let handle = recorder.handle();
+        with_local_recorder(&recorder, || {
+            describe();
+            Handles::register()
+        })
+        .into_metrics(recorder, handle)
+    }
+
+    /// The handles of an endpoint.
+    pub(crate) fn endpoint(&self, name: &str) -> EndpointMetrics {
+        with_local_recorder(&self.recorder, || EndpointMetrics::register(name))
+    }
+
+    /// The page of `/metrics`.
+    pub(crate) fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Folds recorded samples into the buckets; without it they would pile up between two scrapes.
+    pub(crate) fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+
+    pub(crate) fn request(&self, api: Api) {
+        if let Some(place) = APIS.iter().position(|&other| other == api) {
+            self.requests[place].increment(1);
+        }
+    }
+
+    pub(crate) fn error(&self, kind: Kind) {
+        self.errors[kind as usize].increment(1);
+    }
+
+    pub(crate) fn reading(&self, reading: &Reading) {
+        match reading {
+            Reading::Unreadable(Unreadable::Encoding) => self.unreadable[0].increment(1),
+            Reading::Unreadable(Unreadable::Syntax(_)) => self.unreadable[1].increment(1),
+            Reading::Prompt | Reading::NoPrompt => {}
+        }
+    }
+
+    pub(crate) fn decided(&self, seconds: f64, cold: bool) {
+        self.decision.record(seconds);
+        if cold {
+            self.cold.increment(1);
+        }
+    }
+
+    pub(crate) fn first_byte(&self, seconds: f64) {
+        self.first_byte.record(seconds);
+    }
+
+    pub(crate) fn retry(&self) {
+        self.retries.increment(1);
+    }
+}
+
+struct Handles {
+    requests: [Counter; APIS.len()],
+    errors: [Counter; Kind::ALL.len()],
+    unreadable: [Counter; 2],
+    cold: Counter,
+    retries: Counter,
+    decision: Histogram,
+    first_byte: Histogram,
+}
+
+impl Handles {
+    fn register() -> Self {
+        Self {
+            requests: APIS.map(|api| counter!("prefixroute_requests_total", "api" => api.name())),
+            errors: Kind::ALL.map(|(_, name)| counter!("prefixroute_errors_total", "kind" => name)),
+            unreadable: ["encoding", "syntax"]
+                .map(|reason| counter!("prefixroute_unreadable_bodies_total", "reason" => reason)),
+            cold: counter!("prefixroute_cold_requests_total"),
+            retries: counter!("prefixroute_retries_total"),
+            decision: histogram!(DECISION),
+            first_byte: histogram!(FIRST_BYTE),
+        }
+    }
+
+    fn into_metrics(self, recorder: PrometheusRecorder, handle: PrometheusHandle) -> Metrics {
+        let Self { requests, errors, unreadable, cold, retries, decision, first_byte } = self;
+        Metrics { recorder, handle, requests, errors, unreadable, cold, retries, decision, first_byte }
+    }
+}
+
+impl EndpointMetrics {
+    fn register(name: &str) -> Self {
+        let name = name.to_owned();
+        let labelled = |label: &'static str, metric: &'static str, value: &'static str| {
+            counter!(metric, "endpoint" => name.clone(), label => value)
+        };
+        Self {
+            answers: ["1xx", "2xx", "3xx", "4xx", "5xx"]
+                .map(|class| labelled("status", "prefixroute_endpoint_answers_total", class)),
+            connect_failures: counter!("prefixroute_endpoint_connect_failures_total", "endpoint" => name.clone()),
+            matched_blocks: counter!("prefixroute_matched_blocks_total", "endpoint" => name.clone()),
+            total_blocks: counter!("prefixroute_prompt_blocks_total", "endpoint" => name.clone()),
+            usable: gauge!("prefixroute_endpoint_usable", "endpoint" => name.clone()),
+            in_flight: gauge!("prefixroute_endpoint_in_flight", "endpoint" => name.clone()),
+            index_blocks: gauge!("prefixroute_index_blocks", "endpoint" => name.clone()),
+            index_capacity_blocks: gauge!("prefixroute_index_capacity_blocks", "endpoint" => name.clone()),
+            index_evictions: counter!("prefixroute_index_evictions_total", "endpoint" => name.clone()),
+            scrapes: ["ok", "failed"]
+                .map(|outcome| labelled("outcome", "prefixroute_endpoint_scrapes_total", outcome)),
+        }
+    }
+}
+
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("prefixroute_requests_total", "Requests received, by API.");
+    describe_counter!("prefixroute_errors_total", "Requests that ended badly, by kind.");
+    describe_counter!("prefixroute_unreadable_bodies_total", "Bodies routed by load because they could not be read.");
+    describe_counter!("prefixroute_cold_requests_total", "Prompts of which no endpoint was believed to hold a block.");
+    describe_counter!("prefixroute_retries_total", "Requests that went to a further endpoint.");
+    describe_histogram!(DECISION, "Time of a decision, from the body's bytes to the ordered endpoints.");
+    describe_histogram!(FIRST_BYTE, "Time from a request's head to the first byte of its answer.");
+    describe_counter!("prefixroute_endpoint_answers_total", "Answers of an endpoint, by hundreds of the status.");
+    describe_counter!("prefixroute_endpoint_connect_failures_total", "Connects to an endpoint that failed.");
+    describe_counter!("prefixroute_matched_blocks_total", "Blocks that the chosen endpoint was believed to hold.");
+    describe_counter!("prefixroute_prompt_blocks_total", "Blocks of the prompts sent to an endpoint.");
+    describe_gauge!("prefixroute_endpoint_usable", "1 when the last connect to the endpoint succeeded.");
+    describe_gauge!("prefixroute_endpoint_in_flight", "Requests that this router has in flight at an endpoint.");
+    describe_gauge!("prefixroute_index_blocks", "Blocks that an endpoint is believed to hold.");
+    describe_gauge!("prefixroute_index_capacity_blocks", "Blocks that an endpoint may be believed to hold.");
+    describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");
+    describe_counter!("prefixroute_endpoint_scrapes_total", "Scrapes of an endpoint's /metrics, by outcome.");
+}

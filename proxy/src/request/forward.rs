@@ -1,0 +1,207 @@
+//! Sends the client's own bytes to the chosen endpoint and streams the answer back.
+//!
+//! Only a connect that fails moves a request to the next best endpoint: after that the engine may have begun, and a
+//! second generation is worse than an error. The belief is committed when the engine has accepted the connection
+//! and taken back when the request fails before the first byte, is refused, or the client leaves before it. In every
+//! wait the client is watched: when it leaves, the engine's connection closes at once and the engine aborts.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use picker::belief::Commit;
+use picker::decide::{Choice, Decision};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::upstreams::peer::HttpPeer;
+
+use super::headers::{self, Ours};
+use super::read::Body;
+use super::record::Record;
+use crate::endpoints::{Booking, Endpoint};
+use crate::metrics::Kind;
+use crate::router::{Candidates, Router};
+use crate::upstream::{Answer, Connection, ExchangeError};
+
+/// Endpoints that one request is tried at.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Why a request ended before its answer was whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Nothing was forwarded: the router answers.
+    Refuse(Kind),
+    /// The client left.
+    Gone,
+    /// The engine broke in the middle of its answer: so must ours.
+    MidStream,
+}
+
+/// A request on its way to an engine.
+pub(super) struct Forward<'a> {
+    pub(super) router: &'a Arc<Router>,
+    pub(super) session: &'a mut ServerSession,
+    pub(super) record: &'a mut Record,
+    pub(super) candidates: &'a Candidates,
+}
+
+/// A connection to the chosen endpoint, with its load booked.
+struct Chosen {
+    choice: Choice,
+    booking: Booking,
+    connection: Connection,
+    peer: Arc<HttpPeer>,
+}
+
+impl Forward<'_> {
+    /// Forwards the request and relays the answer whole.
+    pub(super) async fn run(mut self, mut decision: Decision, body: Body) -> Result<(), Stop> {
+        let chosen = self.connect(&mut decision).await?;
+        self.exchange(chosen, decision, body).await
+    }
+
+    /// Connects to the best endpoint that takes a connection.
+    async fn connect(&mut self, decision: &mut Decision) -> Result<Chosen, Stop> {
+        let mut refusal = Kind::NoEndpoint;
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(choice) = decision.next() else { break };
+            let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
+            self.record.attempt();
+            let booking = Booking::new(endpoint.clone(), self.router.now_ms());
+            let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
+            endpoint.set_reachable(connected.is_some());
+            if let Some((connection, peer)) = connected {
+                return Ok(Chosen { choice, booking, connection, peer });
+            }
+            endpoint.metrics.connect_failures.increment(1);
+            refusal = Kind::Unreachable;
+        }
+        Err(Stop::Refuse(refusal))
+    }
+
+    async fn exchange(&mut self, chosen: Chosen, decision: Decision, body: Body) -> Result<(), Stop> {
+        let Chosen { choice, booking, connection, peer } = chosen;
+        let endpoint = booking.endpoint();
+        let belief = Belief::commit(self.router, &decision, &choice);
+        let head = headers::to_engine(self.session.req_header(), endpoint, body.bytes.len());
+        let head = head.map_err(|_| Stop::Refuse(Kind::BadRequest))?;
+        let first_byte = self.router.config.pool.timeouts.first_byte;
+        let exchange = self.router.upstream.exchange(connection, &peer, (&head, &body.bytes), first_byte);
+        let answer = unless_gone(self.session, exchange).await?;
+        let mut answer = answer.map_err(|error| Stop::Refuse(kind(error)))?;
+        let status = self.final_head(&mut answer).await?;
+        drop(body);
+        belief.settle(status);
+        let ours = self.router.config.response_headers;
+        let ours = ours.then(|| Ours::new(endpoint, self.router.rules.policy.name(), &choice, &decision));
+        self.record.answered(status, endpoint, &choice, decision);
+        self.relay(answer, ours.as_ref()).await
+    }
+
+    /// Reads on past informational heads, passing early hints to the client, and gives the final status.
+    async fn final_head(&mut self, answer: &mut Answer) -> Result<u16, Stop> {
+        loop {
+            let status = answer.session.get_status().map_or(0, |status| status.as_u16());
+            match status {
+                // A switch of protocols that nobody asked for.
+                0 | 101 => return Err(Stop::Refuse(Kind::UpstreamBroke)),
+                100 => {}
+                102..200 => self.inform(answer).await?,
+                _ => return Ok(status),
+            }
+            let next = unless_gone(self.session, answer.session.read_response()).await?;
+            next.map_err(|_| Stop::Refuse(Kind::UpstreamBroke))?;
+        }
+    }
+
+    async fn inform(&mut self, answer: &Answer) -> Result<(), Stop> {
+        let client = self.session.req_header();
+        let Some(hint) = answer.session.resp_header() else { return Ok(()) };
+        if client.version == http::Version::HTTP_10 {
+            return Ok(());
+        }
+        let mut hint = Box::new(hint.clone());
+        hint.set_version(client.version);
+        self.session.write_response_header(hint).await.map_err(|_| Stop::Gone)
+    }
+
+    /// Streams the answer chunk by chunk, each as soon as it is there. Memory does not grow with the stream.
+    async fn relay(&mut self, mut answer: Answer, ours: Option<&Ours>) -> Result<(), Stop> {
+        let client = self.session.req_header();
+        let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
+        let head = headers::to_client(head, client, ours).map_err(|_| Stop::MidStream)?;
+        let bodiless = client.method == Method::HEAD || answer.session.is_body_done();
+        self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
+        answer.session.read_timeout = Some(self.router.config.pool.timeouts.idle);
+        if bodiless {
+            self.session.finish_body().await.map_err(|_| Stop::Gone)?;
+        } else {
+            self.relay_body(&mut answer).await?;
+        }
+        self.router.upstream.release(answer).await;
+        Ok(())
+    }
+
+    async fn relay_body(&mut self, answer: &mut Answer) -> Result<(), Stop> {
+        loop {
+            let chunk = unless_gone(self.session, answer.session.read_body_bytes()).await?;
+            let chunk = chunk.map_err(|_| Stop::MidStream)?;
+            let last = chunk.is_none() || answer.session.is_body_done();
+            let written = self.session.write_response_body(chunk.unwrap_or_else(Bytes::new), last).await;
+            written.map_err(|_| Stop::Gone)?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn connect(router: &Router, endpoint: &Endpoint) -> Option<(Connection, Arc<HttpPeer>)> {
+    let peer = endpoint.peer().await?;
+    let connection = router.upstream.connect(&peer).await.ok()?;
+    Some((connection, peer))
+}
+
+fn kind(error: ExchangeError) -> Kind {
+    match error {
+        ExchangeError::NoByte | ExchangeError::Broken => Kind::UpstreamBroke,
+        ExchangeError::Timeout => Kind::UpstreamTimeout,
+    }
+}
+
+/// Runs `work` to its end unless the client leaves first.
+async fn unless_gone<T>(session: &mut ServerSession, work: impl Future<Output = T>) -> Result<T, Stop> {
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        _ = session.read_body_or_idle(true) => Err(Stop::Gone),
+    }
+}
+
+/// A commit that is taken back when dropped: the request failed, or the client left, before the first byte.
+struct Belief<'a> {
+    router: &'a Router,
+    decision: &'a Decision,
+    commit: Option<Commit>,
+}
+
+impl<'a> Belief<'a> {
+    fn commit(router: &'a Router, decision: &'a Decision, choice: &Choice) -> Self {
+        Self { router, decision, commit: decision.commit(&router.index, choice.id) }
+    }
+
+    /// The engine has answered: a request that it refused has filled no cache.
+    fn settle(mut self, status: u16) {
+        if status < 400 {
+            self.commit = None;
+        }
+    }
+}
+
+impl Drop for Belief<'_> {
+    fn drop(&mut self) {
+        if let Some(commit) = self.commit.take() {
+            self.router.index.undo(commit, &self.decision.blocks);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads a request's body whole, before anything is decided: bounded in size, in time and in total memory.
+//!
+//! One allocation when the length is known, none when the body came in one read. The memory of all bodies is a budget:
+//! a request takes its share before it is told to continue, and waits for it within its own time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use pingora_core::protocols::http::ServerSession;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::router::PERMIT_BYTES;
+
+/// First allocation for a body of unknown length.
+const UNKNOWN_LENGTH_BYTES: usize = 64 * 1024;
+
+/// A body in memory, and the share of the budget that it holds.
+pub(crate) struct Body {
+    pub(crate) bytes: Bytes,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+/// Why there is no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadError {
+    /// Longer than allowed.
+    TooLarge,
+    /// Not whole in time.
+    TooSlow,
+    /// No memory within the time for the body.
+    NoMemory,
+    /// The client left, or broke the framing.
+    Gone,
+}
+
+/// What a body may cost.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds<'a> {
+    pub(crate) bytes_max: usize,
+    pub(crate) within: Duration,
+    pub(crate) budget: &'a Arc<Semaphore>,
+}
+
+/// Reads the whole body. Answers `Expect: 100-continue` once size and memory are known to do.
+pub(crate) async fn whole(session: &mut ServerSession, bounds: Bounds<'_>) -> Result<Body, ReadError> {
+    if session.is_body_empty() {
+        return Ok(Body { bytes: Bytes::new(), _share: None });
+    }
+    let length = content_length(&session.req_header().headers);
+    if length.is_some_and(|length| length > bounds.bytes_max) {
+        return Err(ReadError::TooLarge);
+    }
+    let mut reader = Reader { session, bounds, share: None, slow: ReadError::TooSlow };
+    match timeout(bounds.within, reader.read(length)).await {
+        Ok(bytes) => Ok(Body { bytes: bytes?, _share: reader.share }),
+        Err(_) => Err(reader.slow),
+    }
+}
+
+struct Reader<'a> {
+    session: &'a mut ServerSession,
+    bounds: Bounds<'a>,
+    share: Option<OwnedSemaphorePermit>,
+    /// What a time-out would mean at this moment.
+    slow: ReadError,
+}
+
+impl Reader<'_> {
+    async fn read(&mut self, length: Option<usize>) -> Result<Bytes, ReadError> {
+        self.take_share(length.unwrap_or(1)).await?;
+        self.say_continue().await?;
+        let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
+        if self.session.is_body_done() || length == Some(first.len()) {
+            self.check(first.len()).await?;
+            // Over HTTP/2 an empty frame may still have to end the stream.
+            while !self.session.is_body_done() && self.chunk().await?.is_some() {}
+            return Ok(first);
+        }
+        let room = length.unwrap_or(UNKNOWN_LENGTH_BYTES).max(first.len());
+        let mut body = BytesMut::with_capacity(room);
+        let mut next = Some(first);
+        while let Some(chunk) = next {
+            self.check(body.len() + chunk.len()).await?;
+            body.extend_from_slice(&chunk);
+            next = self.chunk().await?;
+        }
+        Ok(body.freeze())
+    }
+
+    async fn chunk(&mut self) -> Result<Option<Bytes>, ReadError> {
+        self.session.read_request_body().await.map_err(|_| ReadError::Gone)
+    }
+
+    /// Whether a body of `length` bytes so far is within its bounds.
+    async fn check(&mut self, length: usize) -> Result<(), ReadError> {
+        if length > self.bounds.bytes_max {
+            return Err(ReadError::TooLarge);
+        }
+        self.take_share(length).await
+    }
+
+    /// Grows the share of the budget to `bytes`.
+    async fn take_share(&mut self, bytes: usize) -> Result<(), ReadError> {
+        let held = self.share.as_ref().map_or(0, |share| share.num_permits());
+        let wanted = bytes.div_ceil(PERMIT_BYTES).saturating_sub(held);
+        let Some(wanted) = u32::try_from(wanted).ok().filter(|&wanted| wanted > 0) else { return Ok(()) };
+        self.slow = ReadError::NoMemory;
+        let more = self.bounds.budget.clone().acquire_many_owned(wanted).await;
+        self.slow = ReadError::TooSlow;
+        let more = more.map_err(|_| ReadError::NoMemory)?;
+        match &mut self.share {
+            Some(share) => share.merge(more),
+            None => self.share = Some(more),
+        }
+        Ok(())
+    }
+
+    /// HTTP/2 has no such wait; there this does nothing.
+    async fn say_continue(&mut self) -> Result<(), ReadError> {
+        let expect = self.session.get_header_bytes(header::EXPECT);
+        if expect.eq_ignore_ascii_case(b"100-continue") && !self.session.is_http2() {
+            self.session.write_continue_response().await.map_err(|_| ReadError::Gone)?;
+        }
+        Ok(())
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads and drops what is left of a body that was refused, so that the answer is not overtaken by a reset. Bounded in
+/// size and time; the connection is closed afterwards.
+pub(crate) async fn linger(session: &mut ServerSession) {
+    const BYTES_MAX: usize = 4 * 1024 * 1024;
+    const WITHIN: Duration = Duration::from_secs(2);
+    let drain = async {
+        let mut left = BYTES_MAX;
+        while let Ok(Some(chunk)) = session.read_request_body().await {
+            left = left.saturating_sub(chunk.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(WITHIN, drain).await;
+}

@@ -1,0 +1,131 @@
+//! What is remembered of a request: counted, logged and shown once, however it ends.
+//!
+//! The record is written when it is dropped, so a task that is cancelled or panics is counted too.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use picker::decide::{Choice, Decision};
+use picker::read::Api;
+
+use super::reply;
+use crate::admin::recent::Entry;
+use crate::endpoints::Endpoint;
+use crate::metrics::Kind;
+use crate::router::Router;
+
+/// One request's record.
+pub(crate) struct Record {
+    router: Arc<Router>,
+    api: Api,
+    started: Instant,
+    decision_time: Duration,
+    first_byte: Option<Duration>,
+    attempts: u32,
+    status: u16,
+    trouble: Option<Kind>,
+    ended: bool,
+    decided: Option<Decided>,
+}
+
+/// Where the request went, and why.
+struct Decided {
+    decision: Decision,
+    endpoint: Arc<Endpoint>,
+    choice: Choice,
+}
+
+impl Record {
+    /// A record of a request whose head has just been read.
+    pub(crate) fn new(router: &Arc<Router>, api: Api) -> Self {
+        router.metrics.request(api);
+        Self {
+            router: router.clone(),
+            api,
+            started: Instant::now(),
+            decision_time: Duration::ZERO,
+            first_byte: None,
+            attempts: 0,
+            status: 0,
+            trouble: None,
+            ended: false,
+            decided: None,
+        }
+    }
+
+    /// The decision was made in `took`.
+    pub(crate) fn decision(&mut self, decision: &Decision, took: Duration) {
+        self.decision_time = took;
+        self.router.metrics.decided(took.as_secs_f64(), decision.cold);
+        self.router.metrics.reading(&decision.reading);
+    }
+
+    /// Another endpoint is tried.
+    pub(crate) fn attempt(&mut self) {
+        self.attempts += 1;
+        if self.attempts > 1 {
+            self.router.metrics.retry();
+        }
+    }
+
+    /// The endpoint answered; nothing has been forwarded yet.
+    pub(crate) fn answered(&mut self, status: u16, endpoint: &Arc<Endpoint>, choice: &Choice, decision: Decision) {
+        let elapsed = self.started.elapsed();
+        self.first_byte = Some(elapsed);
+        self.status = status;
+        self.router.metrics.first_byte(elapsed.as_secs_f64());
+        let metrics = &endpoint.metrics;
+        metrics.answers[usize::from(status / 100).clamp(1, 5) - 1].increment(1);
+        metrics.matched_blocks.increment(u64::from(choice.matched));
+        metrics.total_blocks.increment(decision.blocks.total() as u64);
+        self.decided = Some(Decided { decision, endpoint: endpoint.clone(), choice: *choice });
+    }
+
+    /// The router answered by itself, or the exchange ended badly.
+    pub(crate) fn trouble(&mut self, kind: Kind) {
+        self.trouble = Some(kind);
+        self.ended = true;
+        if self.status == 0 {
+            self.status = reply::status(kind);
+        }
+    }
+
+    /// The answer went out whole.
+    pub(crate) fn done(&mut self) {
+        self.ended = true;
+    }
+
+    fn log(&self) {
+        let endpoint = self.decided.as_ref().map_or("-", |decided| decided.endpoint.name.as_str());
+        let matched = self.decided.as_ref().map_or(0, |decided| decided.choice.matched);
+        let blocks = self.decided.as_ref().map_or(0, |decided| decided.decision.blocks.total());
+        let ttfb_ms = self.first_byte.map_or(0.0, |time| time.as_secs_f64() * 1e3);
+        let total_ms = self.started.elapsed().as_secs_f64() * 1e3;
+        let (api, status, attempts) = (self.api.name(), self.status, self.attempts);
+        match self.trouble {
+            Some(kind) => {
+                let trouble = kind.name();
+                tracing::info!(api, status, trouble, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request");
+            }
+            None => tracing::debug!(api, status, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"),
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.trouble(Kind::Aborted);
+        }
+        if let Some(kind) = self.trouble {
+            self.router.metrics.error(kind);
+        }
+        self.log();
+        if let Some(Decided { decision, endpoint, choice }) = self.decided.take() {
+            let (at_ms, took) = (self.router.now_ms(), self.decision_time);
+            let (status, trouble) = (self.status, self.trouble.map(Kind::name));
+            let entry = Entry { at_ms, api: self.api, status, trouble, took, endpoint, choice, decision };
+            self.router.recent.push(entry);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What all requests share: the configuration, the fleet, the belief, and the count of decisions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use config::Config;
+use picker::belief::{EndpointId, Index, Order};
+use picker::chance::Draw;
+use picker::decide::{Ask, Decision, Refusal, Rules, decide};
+use picker::score::Candidate;
+use tokio::sync::Semaphore;
+
+use crate::admin::recent::Recent;
+use crate::drain::Connections;
+use crate::endpoints::Endpoint;
+use crate::endpoints::load::Sample;
+use crate::metrics::Metrics;
+use crate::upstream::Upstream;
+
+/// Bytes of request bodies that one permit of the budget stands for.
+pub(crate) const PERMIT_BYTES: usize = 16 * 1024;
+/// At most one request in this time goes to an endpoint whose figures are unknown, so that it is never left out for good.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The endpoints of a pool, in the order of the configuration.
+pub(crate) type Fleet = Vec<Arc<Endpoint>>;
+
+/// Shared by all listeners, requests and pollers.
+pub(crate) struct Router {
+    pub(crate) config: Config,
+    pub(crate) rules: Rules,
+    pub(crate) fleet: ArcSwap<Fleet>,
+    pub(crate) index: Index,
+    pub(crate) upstream: Upstream,
+    pub(crate) metrics: Metrics,
+    pub(crate) recent: Recent,
+    /// Budget of request bodies in memory, in permits.
+    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) draining: AtomicBool,
+    /// Connections of clients, over all listeners.
+    pub(crate) connections: Connections,
+    started: Instant,
+    turns: AtomicU64,
+    next_probe_ms: AtomicU64,
+}
+
+/// The endpoints of one decision: the fleet it was made on, and which of it were candidates.
+pub(crate) struct Candidates {
+    fleet: Arc<Fleet>,
+    pub(crate) list: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// The endpoint of a candidate.
+    pub(crate) fn endpoint(&self, id: EndpointId) -> Option<&Arc<Endpoint>> {
+        self.fleet.iter().find(|endpoint| endpoint.id == id)
+    }
+}
+
+impl Router {
+    /// A router for a checked configuration; nothing runs yet.
+    pub(crate) fn new(config: Config) -> Arc<Self> {
+        let metrics = Metrics::new();
+        let index = Index::new(Order::TailFirst);
+        let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
+            let id = EndpointId(number);
+            index.join(id, config.pool.index.capacity_blocks);
+            Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str())))
+        };
+        let fleet = (0..).zip(&config.pool.endpoints).map(endpoint).collect();
+        let timeouts = &config.pool.timeouts;
+        let pool = &config.pool;
+        Arc::new(Self {
+            rules: Rules { policy: pool.policy, tokenizer: pool.index.tokenizer, block: pool.index.block },
+            fleet: ArcSwap::from_pointee(fleet),
+            index,
+            upstream: Upstream::new(timeouts.connect, timeouts.upstream_idle),
+            metrics,
+            recent: Recent::default(),
+            bodies: Arc::new(Semaphore::new(config.limits.bodies_bytes_max / PERMIT_BYTES)),
+            draining: AtomicBool::new(false),
+            connections: Connections::default(),
+            started: Instant::now(),
+            turns: AtomicU64::new(0),
+            next_probe_ms: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    /// Milliseconds of the router's own clock.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Who can be used: those that the last connect reached, or all when there is none (fail open).
+    pub(crate) fn candidates(&self) -> Candidates {
+        let fleet = self.fleet.load_full();
+        let now = Instant::now();
+        let stale_after = self.config.pool.load.stale_after;
+        let any_reachable = fleet.iter().any(|endpoint| endpoint.reachable());
+        let list = fleet
+            .iter()
+            .filter(|endpoint| endpoint.reachable() || !any_reachable)
+            .map(|endpoint| Candidate { id: endpoint.id, load: endpoint.load(now, stale_after) })
+            .collect();
+        Candidates { fleet, list }
+    }
+
+    /// The next decision's number.
+    pub(crate) fn take_turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Decisions so far.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Decides on the fleet as it is. Changes nothing.
+    pub(crate) fn decide(&self, ask: &Ask<'_>, candidates: &Candidates, turn: u64) -> Result<Decision, Refusal> {
+        let draw = Draw { seed: self.config.pool.seed, turn };
+        decide(ask, &candidates.list, &self.index, &self.rules, draw)
+    }
+
+    /// An endpoint that can be reached, whose figures are all unknown while others' are known, and that has nothing in
+    /// flight: about one request a second goes to such a one. Scores alone would never send it any, and stale metrics
+    /// are no outage.
+    pub(crate) fn due_for_probe(&self, candidates: &Candidates) -> Option<EndpointId> {
+        let (now, next) = (self.now_ms(), self.next_probe_ms.load(Ordering::Relaxed));
+        let unknown = |to: &&Candidate| to.load.waiting.or(to.load.running).or(to.load.kv_usage).is_none();
+        if now < next || candidates.list.iter().all(|to| unknown(&to)) {
+            return None;
+        }
+        let last = |to: &&Candidate| candidates.endpoint(to.id).map_or(0, |endpoint| endpoint.last_request_ms());
+        let probe = candidates.list.iter().filter(unknown).filter(|to| to.load.in_flight == 0).min_by_key(last)?;
+        let later = now + PROBE_INTERVAL.as_millis() as u64;
+        let taken = self.next_probe_ms.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
+        taken.is_ok().then_some(probe.id)
+    }
+
+    /// Blocks of belief for an endpoint: what its engine's cache holds, else what is configured.
+    pub(crate) fn capacity_blocks(&self, sample: &Sample) -> usize {
+        let block = self.rules.block.tokens() as u64;
+        let told = sample.capacity_tokens().map(|tokens| (tokens / block).max(1));
+        let told = told.and_then(|blocks| usize::try_from(blocks).ok());
+        told.unwrap_or(self.config.pool.index.capacity_blocks).min(config::defaults::ENGINE_BLOCKS_MAX)
+    }
+
+    /// Whether a new request would find an endpoint.
+    pub(crate) fn ready(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed) && self.fleet.load().iter().any(|endpoint| endpoint.reachable())
+    }
+}

@@ -1,0 +1,217 @@
+//! Starting and stopping: binds every listener before anything runs, then serves until told to drain.
+//!
+//! The accept loop is our own rather than pingora's `Server`: a port in use is an error before anything has started, port
+//! 0 tells the port it got, several routers can run in one process (the demo does), and a drain ends when the last
+//! connection does instead of after a fixed sleep.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use config::{Config, Protocol};
+use pingora_core::apps::ServerApp;
+use pingora_core::protocols::l4::ext::TcpKeepalive;
+use pingora_core::protocols::l4::stream::Stream as Tcp;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{interval, sleep, timeout};
+
+use crate::admin::Admin;
+use crate::drain::{Connected, signalled};
+use crate::endpoints::poll::poll;
+use crate::request::Front;
+use crate::router::Router;
+
+/// Connections that may wait to be accepted; the system caps it at its own limit.
+const BACKLOG: u32 = 65_535;
+/// Rest after an accept that failed, for want of descriptors mostly.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Time for a client of an h2c listener to send the preface.
+const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of HTTP/2's client preface (RFC 9113, 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How often recorded samples are folded into histograms.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+/// A listener that could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {cause}")]
+pub struct BindError {
+    /// The address that was wanted.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub cause: io::Error,
+}
+
+/// A router that runs.
+pub struct Running {
+    router: Arc<Router>,
+    shutdown: watch::Sender<bool>,
+    /// Where clients are served, in the order of the configuration; ports as the system gave them.
+    pub listeners: Vec<SocketAddr>,
+    /// Where the admin pages are served.
+    pub admin: SocketAddr,
+}
+
+/// Binds all listeners, then starts serving, polling and the admin pages.
+///
+/// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
+/// Errors: a listener that cannot be bound; nothing has started then.
+pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, BindError> {
+    let mut sockets = Vec::new();
+    for listener in &config.listeners {
+        sockets.push((bind(listener.address, data)?, listener.protocol));
+    }
+    let (admin_socket, admin) = bind(config.admin, control)?;
+    let router = Router::new(config);
+    let (shutdown, down) = watch::channel(false);
+    let mut listeners = Vec::new();
+    for ((socket, address), protocol) in sockets {
+        listeners.push(address);
+        let front = Front::new(router.clone(), protocol == Protocol::H2c, address.ip().is_loopback());
+        data.spawn(accept(socket, Arc::new(front), router.clone(), protocol, down.clone()));
+    }
+    let admin_app = Arc::new(Admin::new(router.clone()));
+    control.spawn(accept(admin_socket, admin_app, router.clone(), Protocol::Http1, down.clone()));
+    for endpoint in router.fleet.load().iter() {
+        control.spawn(until(down.clone(), poll(router.clone(), endpoint.clone())));
+    }
+    control.spawn(until(down, upkeep(router.clone())));
+    announce(&router, &listeners, admin);
+    Ok(Running { router, shutdown, listeners, admin })
+}
+
+impl Running {
+    /// Waits until every endpoint has answered a scrape.
+    #[cfg(feature = "lab")]
+    pub(crate) async fn all_answer(&self) {
+        const LOOK_AGAIN: Duration = Duration::from_millis(5);
+        while !self.router.fleet.load().iter().all(|endpoint| endpoint.reachable()) {
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains. True if every connection ended by itself.
+    pub async fn until_signalled(self) -> io::Result<bool> {
+        signalled().await?;
+        Ok(self.drain().await)
+    }
+
+    /// Stops accepting, tells clients to close, and waits for running requests as long as the configuration allows.
+    /// True if every connection ended by itself.
+    pub async fn drain(self) -> bool {
+        let limit = self.router.config.drain;
+        self.router.draining.store(true, Ordering::Relaxed);
+        tracing::info!(connections = self.router.connections.open(), ?limit, "draining");
+        let _ = self.shutdown.send(true);
+        let whole = self.router.connections.none_left(limit).await;
+        tracing::info!(cut = self.router.connections.open(), "stopped");
+        whole
+    }
+}
+
+fn announce(router: &Router, listeners: &[SocketAddr], admin: SocketAddr) {
+    let endpoints = router.config.pool.endpoints.len();
+    let blocks = router.config.pool.index.capacity_blocks * endpoints;
+    let index_bytes_max = blocks * picker::belief::BYTES_PER_BLOCK;
+    let policy = router.rules.policy.name();
+    tracing::info!(?listeners, %admin, endpoints, policy, index_bytes_max, "serving");
+}
+
+fn bind(address: SocketAddr, runtime: &Handle) -> Result<(TcpListener, SocketAddr), BindError> {
+    let _entered = runtime.enter();
+    let listen = || {
+        let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    listen().map_err(|cause| BindError { address, cause })
+}
+
+/// Runs `task` until the router shuts down.
+async fn until(mut down: watch::Receiver<bool>, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = task => {}
+        _ = down.wait_for(|down| *down) => {}
+    }
+}
+
+async fn upkeep(router: Arc<Router>) {
+    let mut ticks = interval(UPKEEP);
+    loop {
+        ticks.tick().await;
+        router.metrics.upkeep();
+    }
+}
+
+async fn accept<A: ServerApp + Send + Sync + 'static>(
+    listener: TcpListener,
+    app: Arc<A>,
+    router: Arc<Router>,
+    protocol: Protocol,
+    down: watch::Receiver<bool>,
+) {
+    let mut stop = down.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|down| *down) => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (app, down, connected) = (app.clone(), down.clone(), Connected::new(&router));
+                tokio::spawn(async move {
+                    let _connected = connected;
+                    connection(stream, app, protocol, &down).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+/// One connection of a client, to its end.
+async fn connection<A: ServerApp>(
+    stream: TcpStream,
+    app: Arc<A>,
+    protocol: Protocol,
+    down: &watch::Receiver<bool>,
+) {
+    let mut stream = Tcp::from(stream);
+    let _ = stream.set_nodelay();
+    let _ = stream.set_keepalive(&keepalive());
+    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&mut stream)).await != Ok(true) {
+        return;
+    }
+    let mut next = app.process_new(Box::new(stream), down).await;
+    while let Some(stream) = next {
+        next = app.process_new(stream, down).await;
+    }
+}
+
+/// Notices a client whose host has vanished without a word.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive {
+        idle: Duration::from_secs(60),
+        interval: Duration::from_secs(10),
+        count: 3,
+        #[cfg(target_os = "linux")]
+        user_timeout: Duration::ZERO,
+    }
+}
+
+/// Waits for the preface here, under a deadline: pingora's own look at it has none.
+async fn speaks_http2(stream: &mut Tcp) -> bool {
+    use pingora_core::protocols::Peek;
+    let mut preface = [0; PREFACE.len()];
+    matches!(stream.try_peek(&mut preface).await, Ok(true)) && preface == *PREFACE
+}

@@ -1,0 +1,203 @@
+//! One HTTP/1.1 exchange with an engine: connect, send head and body, wait for the first byte.
+//!
+//! Head and the start of the body leave in one write, which saves a segment and a system call a request. While a large
+//! body is still being written the connection is watched for an early answer (a 413, a 401), which would otherwise be
+//! lost or waited for until the write fails. The first bytes of the answer are read here, so it is known for certain
+//! whether an engine that broke had answered anything: only a connection taken from the pool that died
+//! without a byte may be tried again.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::v1::client::{HttpSession, http_req_header_to_wire};
+use pingora_core::protocols::l4::stream::Stream as Tcp;
+use pingora_core::upstreams::peer::{HttpPeer, Peer};
+use pingora_http::RequestHeader;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// Bytes of the body that leave together with the head.
+const FIRST_WRITE_BYTES: usize = 64 * 1024;
+/// Room for the first bytes of an answer; a longer head is read on by the session.
+const FIRST_READ_BYTES: usize = 4 * 1024;
+/// Idle connections kept, over all endpoints.
+const POOL_CONNECTIONS: usize = 4_096;
+
+/// Connections to engines, pooled by address.
+pub(crate) struct Upstream {
+    connector: TransportConnector,
+    connect: Duration,
+    idle: Duration,
+}
+
+/// A connection that nothing of this request has been written to.
+pub(crate) struct Connection {
+    stream: Box<Tcp>,
+    /// Taken from the pool: the engine may have closed it already.
+    reused: bool,
+    key: u64,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("connect timed out")]
+    Timeout,
+    #[error("connect failed")]
+    Failed,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// The connection ended before a byte of an answer.
+    #[error("closed without an answer")]
+    NoByte,
+    /// Not a byte in time.
+    #[error("no first byte in time")]
+    Timeout,
+    /// What came is no HTTP answer, or broke within its head.
+    #[error("broken answer")]
+    Broken,
+}
+
+/// An answer whose head has been read.
+pub(crate) struct Answer {
+    pub(crate) session: HttpSession,
+    /// The request did not leave whole, so the connection is of no further use.
+    partial: bool,
+    key: u64,
+}
+
+impl Upstream {
+    /// `connect` bounds connecting; an idle connection is closed after `idle`.
+    pub(crate) fn new(connect: Duration, idle: Duration) -> Self {
+        let connector = TransportConnector::new(Some(ConnectorOptions::new(POOL_CONNECTIONS)));
+        Self { connector, connect, idle }
+    }
+
+    /// A pooled connection if there is one, else a new one.
+    pub(crate) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, ConnectError> {
+        match self.connector.reused_stream(peer).await.and_then(tcp) {
+            Some(stream) => Ok(Connection { stream, reused: true, key: peer.reuse_hash() }),
+            None => self.connect_anew(peer).await,
+        }
+    }
+
+    /// A new connection.
+    pub(crate) async fn connect_anew(&self, peer: &HttpPeer) -> Result<Connection, ConnectError> {
+        let stream = timeout(self.connect, self.connector.new_stream(peer)).await;
+        let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|_| ConnectError::Failed)?;
+        let stream = tcp(stream).ok_or(ConnectError::Failed)?;
+        Ok(Connection { stream, reused: false, key: peer.reuse_hash() })
+    }
+
+    /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that died
+    /// without a byte is replaced by a new one, once: the engine had closed it, so it has not begun anything.
+    ///
+    /// `head` must be framed for `body`. Cancel by dropping: the connection closes, the engine aborts.
+    pub(crate) async fn exchange(
+        &self,
+        connection: Connection,
+        peer: &HttpPeer,
+        request: (&RequestHeader, &Bytes),
+        first_byte: Duration,
+    ) -> Result<Answer, ExchangeError> {
+        let reused = connection.reused;
+        match connection.exchange(request, first_byte).await {
+            Err(ExchangeError::NoByte) if reused => {
+                let anew = self.connect_anew(peer).await.map_err(|_| ExchangeError::NoByte)?;
+                anew.exchange(request, first_byte).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Puts the connection back if its answer was read whole and both sides mean to keep it.
+    pub(crate) async fn release(&self, answer: Answer) {
+        let Answer { mut session, partial, key } = answer;
+        if partial {
+            return;
+        }
+        session.respect_keepalive();
+        if let Some(stream) = session.reuse().await {
+            self.connector.release_stream(stream, key, Some(self.idle));
+        }
+    }
+}
+
+/// The concrete stream below the connector's box: `rewind` is its own.
+fn tcp(stream: Stream) -> Option<Box<Tcp>> {
+    stream.into_any().downcast().ok()
+}
+
+impl Connection {
+    async fn exchange(
+        mut self,
+        (head, body): (&RequestHeader, &Bytes),
+        first_byte: Duration,
+    ) -> Result<Answer, ExchangeError> {
+        let wire = http_req_header_to_wire(head).ok_or(ExchangeError::Broken)?;
+        let (first, partial) = match timeout(first_byte, self.first_bytes(wire, body)).await {
+            Err(_) => return Err(ExchangeError::Timeout),
+            Ok(Err(_)) => return Err(ExchangeError::NoByte),
+            Ok(Ok(first)) => first,
+        };
+        self.stream.rewind(&first);
+        let mut session = HttpSession::new(self.stream);
+        session.read_timeout = Some(first_byte);
+        session.read_response().await.map_err(|_| ExchangeError::Broken)?;
+        // The session does not know that the answer to a HEAD has no body: its connection is not used again.
+        let partial = partial || head.method == http::Method::HEAD;
+        Ok(Answer { session, partial, key: self.key })
+    }
+
+    /// The first bytes of the answer, never none, and whether they came before the request had left.
+    async fn first_bytes(&mut self, wire: BytesMut, body: &Bytes) -> io::Result<(BytesMut, bool)> {
+        let (sent, early) = self.send(wire, body).await;
+        if let Some(early) = early {
+            return Ok((early, true));
+        }
+        let mut first = BytesMut::with_capacity(FIRST_READ_BYTES);
+        // An engine that refuses may have answered before it closed: look, also when the write failed.
+        match self.stream.read_buf(&mut first).await {
+            Ok(1..) => Ok((first, sent.is_err())),
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn send(&mut self, mut wire: BytesMut, body: &Bytes) -> (io::Result<()>, Option<BytesMut>) {
+        let (now, later) = body.split_at(body.len().min(FIRST_WRITE_BYTES));
+        wire.extend_from_slice(now);
+        if let Err(error) = self.stream.write_all(&wire).await {
+            return (Err(error), None);
+        }
+        if later.is_empty() {
+            return (self.stream.flush().await, None);
+        }
+        self.send_watching(later).await
+    }
+
+    /// Writes the rest of a large body unless an answer comes first.
+    async fn send_watching(&mut self, rest: &[u8]) -> (io::Result<()>, Option<BytesMut>) {
+        let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
+        let mut early = BytesMut::with_capacity(FIRST_READ_BYTES);
+        let send = async {
+            writer.write_all(rest).await?;
+            writer.flush().await
+        };
+        tokio::select! {
+            biased;
+            sent = send => (sent, None),
+            read = reader.read_buf(&mut early) => match read {
+                Ok(1..) => (Ok(()), Some(early)),
+                Ok(0) => (Err(io::ErrorKind::UnexpectedEof.into()), None),
+                Err(error) => (Err(error), None),
+            },
+        }
+    }
+}

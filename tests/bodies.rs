@@ -1,0 +1,273 @@
+//! Request bodies of every size, framing and protocol, in front of endpoints of every temper.
+//!
+//! Frameworks that replay bodies from a bounded buffer hang above 64 KiB; the sizes straddle that. Where the
+//! first endpoint may have started to generate there is no second generation: the client gets a 502 and the
+//! second endpoint sees nothing.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use bytes::Bytes;
+use harness::client::post_head;
+use harness::script::{chunk, write};
+use harness::upload::{Upload, upload};
+use harness::{Answer, Client, H2Client, Load, Router, Setup, Step, Stub, post, prompts};
+
+const PATH: &str = "/v1/chat/completions";
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const SIZES: [usize; 6] = [KIB, 64 * KIB, 64 * KIB + 1, 100 * KIB, 5 * MIB, 31 * MIB];
+/// For the misbehaving endpoints: below and above every buffer in between.
+const SOME_SIZES: [usize; 3] = [KIB, 100 * KIB, 5 * MIB];
+
+/// Two stubs, `a` the better choice for a cold prompt. Scraped once, so that the router cannot learn
+/// from a scrape what the request is to find out.
+async fn fleet() -> (Stub, Stub, Router) {
+    let (a, b) = (Stub::start().await, Stub::start().await);
+    b.load(Load::waiting(50.0));
+    let load = "load:\n  scrape_interval: 60s\n  stale_after: 120s\n";
+    let router = Setup::of(&[&a, &b]).yaml(load).start().await;
+    (a, b, router)
+}
+
+/// Every size, each in front of a fresh fleet: what was learnt from one refusal would spare the next.
+async fn matrix(how: Upload, first_refuses: bool) {
+    for (seed, size) in SIZES.into_iter().enumerate() {
+        let (a, b, router) = fleet().await;
+        if first_refuses {
+            a.refuse().await;
+        }
+        let body = prompts::chat_of_size(seed as u64, size);
+        let response = upload(&router, how, &body).await;
+        assert_eq!(response.status(), 200, "{how:?} {size}: {response:?}");
+        let (served, name) = if first_refuses { (&b, "b") } else { (&a, "a") };
+        assert_eq!(response.endpoint(), name, "{how:?} {size}");
+        let received = served.request(0).await;
+        assert!(received.body == body, "{how:?} {size}: {} bytes came, other ones", received.body.len());
+        assert_eq!(received.head.header("expect"), None, "{how:?} {size}");
+        assert_eq!(a.count() + b.count(), 1, "{how:?} {size}: one request in all");
+        router.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn bodies_with_a_length_arrive_whole() {
+    matrix(Upload::Length, false).await;
+}
+
+#[tokio::test]
+async fn bodies_with_a_length_go_on_when_the_first_endpoint_refuses() {
+    matrix(Upload::Length, true).await;
+}
+
+#[tokio::test]
+async fn chunked_bodies_arrive_whole() {
+    matrix(Upload::Chunked, false).await;
+}
+
+#[tokio::test]
+async fn chunked_bodies_go_on_when_the_first_endpoint_refuses() {
+    matrix(Upload::Chunked, true).await;
+}
+
+#[tokio::test]
+async fn bodies_behind_expect_arrive_whole() {
+    matrix(Upload::Expect, false).await;
+}
+
+#[tokio::test]
+async fn bodies_behind_expect_go_on_when_the_first_endpoint_refuses() {
+    matrix(Upload::Expect, true).await;
+}
+
+#[tokio::test]
+async fn http2_bodies_with_a_length_arrive_whole() {
+    matrix(Upload::H2Length, false).await;
+}
+
+#[tokio::test]
+async fn http2_bodies_with_a_length_go_on_when_the_first_endpoint_refuses() {
+    matrix(Upload::H2Length, true).await;
+}
+
+#[tokio::test]
+async fn http2_bodies_without_a_length_arrive_whole() {
+    matrix(Upload::H2Open, false).await;
+}
+
+#[tokio::test]
+async fn http2_bodies_without_a_length_go_on_when_the_first_endpoint_refuses() {
+    matrix(Upload::H2Open, true).await;
+}
+
+/// The first endpoint takes the request and breaks before a byte: 502, and the second is not asked.
+async fn no_second_generation(how: Upload, first: Answer) {
+    for (seed, size) in SOME_SIZES.into_iter().enumerate() {
+        let (a, b, router) = fleet().await;
+        a.always(first.clone());
+        let response = upload(&router, how, &prompts::chat_of_size(seed as u64, size)).await;
+        response.assert_router_error(502);
+        assert_eq!((a.count(), b.count()), (1, 0), "{how:?} {size}: requests at a and at b");
+        router.idle().await;
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_without_a_byte_gives_502_and_no_second_generation() {
+    no_second_generation(Upload::Length, Answer::steps([Step::Close])).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_without_a_byte_gives_502_and_no_second_generation_over_http2() {
+    no_second_generation(Upload::H2Length, Answer::steps([Step::Close])).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_after_the_head_gives_502_and_no_second_generation() {
+    no_second_generation(Upload::Length, Answer::steps([Step::Close]).head_only()).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_after_the_head_gives_502_and_no_second_generation_over_http2() {
+    no_second_generation(Upload::H2Length, Answer::steps([Step::Close]).head_only()).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_resets_after_reading_gives_502_and_no_second_generation() {
+    no_second_generation(Upload::Length, Answer::steps([Step::Reset])).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_resets_after_reading_gives_502_and_no_second_generation_over_http2() {
+    no_second_generation(Upload::H2Length, Answer::steps([Step::Reset])).await;
+}
+
+/// A response that breaks in its middle is seen to be broken; the second endpoint is not asked.
+async fn visibly_broken(how: Upload, first: Answer) {
+    let (a, b, router) = fleet().await;
+    a.always(first);
+    let response = upload(&router, how, &prompts::cold(1)).await;
+    assert_eq!(response.status(), 200, "{response:?}");
+    assert!(response.broken.is_some(), "a broken response looks whole: {response:?}");
+    assert_eq!(response.text(), "data: half\n\n", "nothing is lost and nothing invented");
+    assert_eq!((a.count(), b.count()), (1, 0), "requests at a and at b");
+    router.idle().await;
+}
+
+fn half_a_stream(end: Step) -> Answer {
+    Answer::stream([chunk("data: half\n\n"), end])
+}
+
+fn half_a_length(end: Step) -> Answer {
+    Answer::steps([write("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: half\n\n"), end])
+}
+
+#[tokio::test]
+async fn a_stream_that_dies_midway_has_no_last_chunk() {
+    visibly_broken(Upload::Length, half_a_stream(Step::Close)).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_midway_has_no_last_chunk() {
+    visibly_broken(Upload::Length, half_a_stream(Step::Reset)).await;
+}
+
+#[tokio::test]
+async fn a_response_that_dies_midway_is_shorter_than_its_length() {
+    visibly_broken(Upload::Length, half_a_length(Step::Close)).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_dies_midway_ends_in_a_stream_error_over_http2() {
+    visibly_broken(Upload::H2Length, half_a_stream(Step::Close)).await;
+}
+
+#[tokio::test]
+async fn a_response_that_dies_midway_ends_in_a_stream_error_over_http2() {
+    visibly_broken(Upload::H2Length, half_a_length(Step::Close)).await;
+}
+
+/// The engine judges the head alone and hangs up on the upload.
+async fn early_refusal_comes_through(how: Upload) {
+    for (seed, size) in SOME_SIZES.into_iter().enumerate() {
+        let (a, b, router) = fleet().await;
+        let refusal = "HTTP/1.1 413 Too Large\r\ncontent-length: 9\r\nconnection: close\r\n\r\ntoo large";
+        a.always(Answer::raw(refusal).head_only());
+        let response = upload(&router, how, &prompts::chat_of_size(seed as u64, size)).await;
+        assert_eq!((response.status(), response.text().as_str()), (413, "too large"), "{how:?} {size}");
+        assert_eq!(b.count(), 0, "{how:?} {size}");
+    }
+}
+
+#[tokio::test]
+async fn an_early_413_of_the_engine_is_forwarded() {
+    early_refusal_comes_through(Upload::Length).await;
+}
+
+#[tokio::test]
+async fn an_early_413_of_the_engine_is_forwarded_over_http2() {
+    early_refusal_comes_through(Upload::H2Length).await;
+}
+
+/// D27: a pooled connection that dies without a byte has processed nothing: once more on a new one.
+#[tokio::test]
+async fn a_reused_connection_that_dies_is_replaced_once() {
+    for end in [Step::Close, Step::Reset] {
+        let (a, b, router) = fleet().await;
+        assert_eq!(router.chat(prompts::cold(1)).await.endpoint(), "a");
+        let warm = a.last().connection;
+        a.script(move |request| match request.connection == warm {
+            true => Answer::steps([end.clone()]),
+            false => Answer::json(200, "{}"),
+        });
+        let response = router.chat(prompts::cold(2)).await;
+        assert_eq!((response.status(), response.endpoint().as_str()), (200, "a"), "{response:?}");
+        let connections = a.seen(|seen| seen.requests.iter().map(|one| one.connection).collect::<Vec<_>>());
+        assert_eq!(connections.len(), 3, "first, lost and repeated: {connections:?}");
+        assert_eq!(connections[1], warm, "the connection was reused: {connections:?}");
+        assert_ne!(connections[2], warm, "the repetition has a new one: {connections:?}");
+        assert_eq!(b.count(), 0);
+    }
+}
+
+/// D27: but only once, and nowhere else.
+#[tokio::test]
+async fn a_reused_connection_is_replaced_no_more_than_once() {
+    let (a, b, router) = fleet().await;
+    assert_eq!(router.chat(prompts::cold(1)).await.endpoint(), "a");
+    a.always(Answer::steps([Step::Close]));
+    router.chat(prompts::cold(2)).await.assert_router_error(502);
+    assert_eq!((a.count(), b.count()), (3, 0), "requests at a and at b");
+}
+
+/// D27: an engine closes after each response without saying so; no request may fall into the gap.
+#[tokio::test]
+async fn an_engine_that_closes_after_each_response_loses_no_request() {
+    let stub = Stub::answering(Answer::steps([
+        write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"),
+        Step::Close,
+    ]))
+    .await;
+    let router = Setup::of(&[&stub]).start().await;
+    let mut client = Client::connect(router.data).await;
+    for seed in 0..100 {
+        let response = client.exchange(post(PATH, prompts::cold(seed))).await;
+        assert_eq!(response.status(), 200, "request {seed}: {response:?}");
+    }
+    assert_eq!(stub.count(), 100, "each request was processed once");
+}
+
+#[tokio::test]
+async fn a_body_of_no_bytes_is_forwarded() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let mut client = Client::connect(router.data).await;
+    assert_eq!(client.exchange(post(PATH, "")).await.status(), 200);
+    let empty = [post_head(PATH, "transfer-encoding: chunked\r\n"), b"0\r\n\r\n".to_vec()].concat();
+    assert_eq!(client.exchange(empty).await.status(), 200);
+    assert_eq!(client.exchange(post_head(PATH, "")).await.status(), 200);
+    for index in 0..3 {
+        assert!(stub.request(index).await.body.is_empty());
+    }
+    let h2 = H2Client::connect(router.h2c).await;
+    assert_eq!(h2.post(PATH, Bytes::new(), true).await.status(), 200);
+    assert!(stub.request(3).await.body.is_empty());
+}

@@ -1,0 +1,323 @@
+//! The router itself: the real binary, on free ports, with a configuration file of its own.
+
+use crate::client::{Response, exchange, get, post};
+use crate::stub::Stub;
+use crate::wait::{DEADLINE, until, within};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+/// Ports are found free and then let go, so another process may take one first.
+const START_ATTEMPTS: usize = 3;
+
+/// What to start: endpoints and the rest of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    endpoints: Vec<(String, SocketAddr)>,
+    yaml: String,
+}
+
+impl Setup {
+    /// Endpoints named a, b, c... in this order.
+    pub fn of(stubs: &[&Stub]) -> Self {
+        let named = ('a'..='z').map(String::from).zip(stubs.iter().map(|stub| stub.address()));
+        Self { endpoints: named.collect(), ..Self::default() }
+    }
+
+    /// One more endpoint.
+    pub fn endpoint(mut self, name: &str, address: SocketAddr) -> Self {
+        self.endpoints.push((name.to_owned(), address));
+        self
+    }
+
+    /// Further top-level keys of the file, as YAML.
+    pub fn yaml(mut self, text: &str) -> Self {
+        self.yaml.push_str(text);
+        self.yaml.push('\n');
+        self
+    }
+
+    /// Starts it and waits until every endpoint has been scraped once, well or badly.
+    pub async fn start(self) -> Router {
+        Router::start(self).await
+    }
+
+    fn file(&self, ports: &Ports) -> String {
+        let Ports { data, h2c, admin } = ports;
+        let endpoints: String = self
+            .endpoints
+            .iter()
+            .map(|(name, at)| format!("  - name: {name}\n    url: http://{at}\n"))
+            .collect();
+        format!(
+            "listeners:\n  - address: {data}\n    protocol: http1\n  - address: {h2c}\n    protocol: h2c\n\
+             admin: {admin}\nendpoints:\n{endpoints}{}",
+            self.yaml
+        )
+    }
+}
+
+struct Ports {
+    data: SocketAddr,
+    h2c: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Ports {
+    fn free() -> Self {
+        let [data, h2c, admin] = free_addresses();
+        Self { data, h2c, admin }
+    }
+}
+
+/// Loopback addresses whose ports were free a moment ago, all different.
+pub fn free_addresses<const COUNT: usize>() -> [SocketAddr; COUNT] {
+    let held: [TcpListener; COUNT] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    held.map(|listener| listener.local_addr().unwrap())
+}
+
+/// Where the build put the binary: beside the folder of the test executables.
+pub fn binary() -> PathBuf {
+    let here = std::env::current_exe().expect("a test knows its own path");
+    let profile = here.parent().and_then(|deps| deps.parent()).expect("a test lies in target/<profile>/deps");
+    let binary = profile.join("prefixroute");
+    assert!(binary.exists(), "{} is not there: run `cargo build -p prefixroute` first", binary.display());
+    binary
+}
+
+/// A running router; killed when dropped, its output shown when the test failed.
+pub struct Router {
+    /// The HTTP/1.1 data listener.
+    pub data: SocketAddr,
+    /// The HTTP/2 data listener.
+    pub h2c: SocketAddr,
+    /// The admin listener.
+    pub admin: SocketAddr,
+    process: Process,
+    _folder: TempDir,
+}
+
+impl Router {
+    async fn start(setup: Setup) -> Self {
+        for attempt in 1.. {
+            match Self::try_start(&setup).await {
+                Ok(router) => return router.scraped(setup.endpoints.len()).await,
+                Err(output) if attempt == START_ATTEMPTS => panic!("the router does not start:\n{output}"),
+                Err(_) => {}
+            }
+        }
+        unreachable!("the last attempt returns or panics")
+    }
+
+    async fn try_start(setup: &Setup) -> Result<Self, String> {
+        let ports = Ports::free();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.yaml");
+        std::fs::write(&file, setup.file(&ports)).unwrap();
+        let mut command = Command::new(binary());
+        command.args(["serve", "--config"]).arg(&file);
+        let Ports { data, h2c, admin } = ports;
+        let mut router = Self { data, h2c, admin, process: Process::start(command), _folder: folder };
+        match router.listening().await {
+            true => Ok(router),
+            false => Err(router.process.output()),
+        }
+    }
+
+    /// Waits for all three listeners and `/healthz`; false when the process ends instead.
+    async fn listening(&mut self) -> bool {
+        let (data, h2c, admin) = (self.data, self.h2c, self.admin);
+        let child = Mutex::new(&mut self.process.child);
+        until("the router's listeners", DEADLINE, || async {
+            if child.lock().try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            for address in [data, h2c, admin] {
+                TcpStream::connect(address).await.ok()?;
+            }
+            (exchange(admin, get("/healthz")).await.status() == 200).then_some(true)
+        })
+        .await
+    }
+
+    async fn scraped(self, endpoints: usize) -> Self {
+        self.until_state("a scrape of every endpoint", |state| {
+            let rows = state["endpoints"].as_array()?;
+            let scraped = |row: &Value| {
+                row["scrapes"]["ok"].as_u64() > Some(0) || row["scrapes"]["failed"].as_u64() > Some(0)
+            };
+            (rows.len() == endpoints && rows.iter().all(scraped)).then_some(())
+        })
+        .await;
+        self
+    }
+
+    /// `/prefixroute/state` of the admin listener.
+    pub async fn state(&self) -> Value {
+        let response = exchange(self.admin, get("/prefixroute/state")).await;
+        assert_eq!(response.status(), 200, "{response:?}");
+        response.json()
+    }
+
+    /// The row of an endpoint in the state.
+    pub async fn endpoint(&self, name: &str) -> Value {
+        let state = self.state().await;
+        row(&state, name).unwrap_or_else(|| panic!("no endpoint {name} in {state}")).clone()
+    }
+
+    /// Waits until the state shows what `look` seeks.
+    pub async fn until_state<T>(&self, what: &str, look: impl Fn(&Value) -> Option<T>) -> T {
+        until(what, DEADLINE, || async { look(&self.state().await) }).await
+    }
+
+    /// Waits until a figure of an endpoint has this value.
+    pub async fn sees(&self, name: &str, figure: &str, value: impl Into<Value>) {
+        let value = value.into();
+        let what = format!("endpoint {name} with {figure} {value}");
+        self.until_state(&what, |state| same(&row(state, name)?[figure], &value).then_some(())).await;
+    }
+
+    /// Waits until nothing is in flight anywhere.
+    pub async fn idle(&self) {
+        self.until_state("nothing in flight", |state| {
+            let rows = state["endpoints"].as_array()?;
+            rows.iter().all(|row| row["in_flight"] == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// `/metrics` of the admin listener.
+    pub async fn metrics(&self) -> String {
+        exchange(self.admin, get("/metrics")).await.text()
+    }
+
+    /// The decision that a body would get.
+    pub async fn explain(&self, body: &str) -> Response {
+        exchange(self.admin, post("/prefixroute/explain", body)).await
+    }
+
+    /// A chat request on a connection of its own.
+    pub async fn chat(&self, body: impl AsRef<[u8]>) -> Response {
+        exchange(self.data, post("/v1/chat/completions", body)).await
+    }
+
+    /// What it wrote to stdout and stderr so far.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = self.proc_file("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident process");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Processor time used so far, in clock ticks of 10 ms.
+    pub fn processor_ticks(&self) -> u64 {
+        let stat = self.proc_file("stat");
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    fn proc_file(&self, name: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{name}", self.process.pid)).expect("a living router")
+    }
+
+    /// Asks it to end, as a supervisor does.
+    pub async fn terminate(&self) {
+        let signal = Command::new("kill").args(["-TERM", &self.process.pid.to_string()]).status();
+        assert!(signal.await.expect("a kill command").success());
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self, deadline: Duration) -> ExitStatus {
+        within("the router to end", deadline, self.process.child.wait()).await.unwrap()
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let output = self.process.output();
+            let from = output.len().saturating_sub(4000);
+            eprintln!("--- end of the router's output:\n{}", output.get(from..).unwrap_or(&output));
+        }
+    }
+}
+
+/// The row of an endpoint in a state.
+pub fn row<'a>(state: &'a Value, name: &str) -> Option<&'a Value> {
+    state["endpoints"].as_array()?.iter().find(|row| row["name"] == name)
+}
+
+/// Whether two JSON values are the same, 4 and 4.0 included.
+fn same(left: &Value, right: &Value) -> bool {
+    match (left.as_f64(), right.as_f64()) {
+        (Some(left), Some(right)) => (left - right).abs() < 1e-9,
+        _ => left == right,
+    }
+}
+
+/// A child process whose output is collected as it comes.
+struct Process {
+    child: Child,
+    pid: u32,
+    output: Arc<Mutex<String>>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("the router can be started");
+        let output = Arc::default();
+        collect(child.stdout.take().unwrap(), &output);
+        collect(child.stderr.take().unwrap(), &output);
+        let pid = child.id().expect("a process that runs has an id");
+        Self { child, pid, output }
+    }
+
+    fn output(&self) -> String {
+        self.output.lock().clone()
+    }
+}
+
+fn collect(mut from: impl AsyncRead + Unpin + Send + 'static, into: &Arc<Mutex<String>>) {
+    let into = into.clone();
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            into.lock().push_str(&String::from_utf8_lossy(&buffer[..length]));
+        }
+    });
+}
+
+/// What a run of the binary that is meant to end left behind.
+#[derive(Debug)]
+pub struct Run {
+    /// Its exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+/// Runs the binary to its end.
+pub async fn run(arguments: &[&str]) -> Run {
+    let mut command = Command::new(binary());
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let output =
+        within("the command to end", DEADLINE, command.output()).await.expect("the command can be started");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let code = output.status.code().unwrap_or(-1);
+    Run { code, stdout: text(output.stdout), stderr: text(output.stderr) }
+}

@@ -1,0 +1,131 @@
+//! Which headers pass, which end here, and requests that no header or target may lead astray.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use harness::client::get;
+use harness::{Answer, Client, Router, Setup, Stub, prompts};
+
+async fn fleet_of_one() -> (Stub, Router) {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    (stub, router)
+}
+
+const NOISY_REQUEST: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: public.example\r\nAuthorization: Bearer k\r\n\
+    Connection: keep-alive, X-Private\r\nX-Private: 1\r\nKeep-Alive: timeout=9\r\nProxy-Connection: keep-alive\r\n\
+    TE: trailers\r\nX-PrefixRoute-Endpoint: b\r\nx-prefixroute-match: 9/9\r\nx-prefixroute-policy: mine\r\n\
+    X-Request-Id: r-1\r\nAccept: a\r\nAccept: b\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+
+/// The headers of the noisy request as the stub got them.
+async fn noise_at_the_stub() -> Vec<(String, String)> {
+    let (stub, router) = fleet_of_one().await;
+    assert_eq!(harness::exchange(router.data, NOISY_REQUEST).await.status(), 200);
+    let (request, address) = (stub.request(0).await, stub.address().to_string());
+    assert_eq!(request.head.all("host"), [address.as_str()], "host is the endpoint's");
+    request.head.headers
+}
+
+#[tokio::test]
+async fn hop_by_hop_headers_of_a_request_are_stripped() {
+    let headers = noise_at_the_stub().await;
+    for name in ["x-private", "keep-alive", "proxy-connection", "te"] {
+        assert!(!headers.iter().any(|(found, _)| found.eq_ignore_ascii_case(name)), "{name} in {headers:?}");
+    }
+    let nominates = |(name, value): &(String, String)| {
+        name.eq_ignore_ascii_case("connection") && value.contains("rivate")
+    };
+    assert!(!headers.iter().any(nominates), "{headers:?}");
+}
+
+#[tokio::test]
+async fn the_routers_own_names_in_a_request_are_dropped() {
+    let headers = noise_at_the_stub().await;
+    assert!(!headers.iter().any(|(name, _)| name.to_lowercase().starts_with("x-prefixroute")), "{headers:?}");
+}
+
+#[tokio::test]
+async fn end_to_end_headers_of_a_request_keep_case_order_and_number() {
+    let headers = noise_at_the_stub().await;
+    let wanted = ["Authorization", "X-Request-Id", "Accept", "Accept", "Content-Type"];
+    let found: Vec<_> =
+        headers.iter().map(|(name, _)| name.as_str()).filter(|name| wanted.contains(name)).collect();
+    assert_eq!(found, wanted);
+    let accepted: Vec<_> =
+        headers.iter().filter(|(name, _)| name == "Accept").map(|(_, value)| value.as_str()).collect();
+    assert_eq!(accepted, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn hop_by_hop_headers_of_a_response_are_stripped_and_own_names_are_the_routers() {
+    let (stub, router) = fleet_of_one().await;
+    stub.always(Answer::raw(
+        "HTTP/1.1 200 OK\r\nconnection: keep-alive, x-secret\r\nx-secret: 1\r\nkeep-alive: timeout=5\r\n\
+         x-prefixroute-endpoint: liar\r\nx-kept: yes\r\nset-cookie: a=1\r\nset-cookie: b=2\r\ncontent-length: 2\r\n\r\n{}",
+    ));
+    let response = router.chat(prompts::cold(1)).await;
+    for name in ["x-secret", "keep-alive"] {
+        assert_eq!(response.header(name), None, "{response:?}");
+    }
+    assert_eq!(response.head.all("x-prefixroute-endpoint"), ["a"]);
+    assert_eq!(response.head.all("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(response.header("x-kept"), Some("yes"));
+}
+
+#[tokio::test]
+async fn an_absolute_target_and_a_foreign_host_do_not_choose_the_upstream() {
+    let (stub, router) = fleet_of_one().await;
+    let request = "GET http://elsewhere.example/v1/models HTTP/1.1\r\nhost: elsewhere.example\r\n\r\n";
+    let response = harness::exchange(router.data, request).await;
+    assert!([200, 400].contains(&response.status()), "{response:?}");
+    if stub.count() > 0 {
+        let head = stub.last().head;
+        assert_eq!(
+            (head.target(), head.header("host")),
+            ("/v1/models", Some(stub.address().to_string().as_str()))
+        );
+    }
+}
+
+/// A client that offers an upgrade gets an ordinary answer or a refusal, never a tunnel.
+#[tokio::test]
+async fn an_upgrade_is_not_tunnelled() {
+    let (stub, router) = fleet_of_one().await;
+    let mut client = Client::connect(router.data).await;
+    let upgrade = "GET /v1/models HTTP/1.1\r\nhost: router\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\n";
+    let response = client.exchange([upgrade.as_bytes(), &get("/next")].concat()).await;
+    assert!([200, 400, 501].contains(&response.status()), "{response:?}");
+    let upgrades =
+        stub.seen(|seen| seen.requests.iter().filter(|one| one.head.header("upgrade").is_some()).count());
+    assert_eq!(upgrades, 0, "an upgrade is between two ends of one connection");
+}
+
+/// Broken HTTP is the router's own 400; nothing of it reaches a replica.
+#[tokio::test]
+async fn broken_http_is_400() {
+    let (stub, router) = fleet_of_one().await;
+    for broken in [
+        "GARBAGE\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: router\r\nbad header line\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: router\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
+        "POST /v1/completions HTTP/1.1\r\nhost: router\r\ncontent-length: nine\r\n\r\n{}",
+        "POST /v1/completions HTTP/1.1\r\nhost: router\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    ] {
+        let mut client = Client::connect(router.data).await;
+        client.send(broken).await;
+        client.response("POST").await.assert_router_error(400);
+        assert_eq!(stub.count(), 0, "{broken:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_framings_in_one_request_are_read_in_one_way_only() {
+    let (stub, router) = fleet_of_one().await;
+    let both = "POST /v1/completions HTTP/1.1\r\nhost: router\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
+        2\r\n{}\r\n0\r\n\r\n";
+    let mut client = Client::connect(router.data).await;
+    client.send(both).await;
+    let status = client.response("POST").await.status();
+    match stub.count() {
+        0 => assert_eq!(status, 400),
+        _ => stub.request(0).await.assert_framed_once(b"{}"),
+    }
+}

@@ -1,0 +1,197 @@
+//! What bounds a request body: its size, its time, and the memory of all of them together (D06).
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use bytes::Bytes;
+use harness::client::post_head;
+use harness::script::{chunked, write};
+use harness::upload::{Upload, upload};
+use harness::wait::pace;
+use harness::{Answer, Client, H2Client, Response, Router, Setup, Signal, Step, Stub, get, post, prompts};
+use std::time::{Duration, Instant};
+
+const PATH: &str = "/v1/chat/completions";
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+async fn limited(limit: &str) -> (Stub, Router) {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml(&format!("limits:\n  body_bytes_max: {limit}\n")).start().await;
+    (stub, router)
+}
+
+/// D06: up to the limit a body passes, over it comes a 413 and no upstream sees a byte.
+async fn limit_holds(how: Upload) {
+    let (stub, router) = limited("1MiB").await;
+    for size in [MIB - 1, MIB] {
+        let body = prompts::chat_of_size(1, size);
+        let response = upload(&router, how, &body).await;
+        assert_eq!(response.status(), 200, "{how:?} {size}: {response:?}");
+        assert!(stub.last().body == body, "{how:?} {size}: another body");
+    }
+    for size in [MIB + 1, 8 * MIB] {
+        let response = upload_over_the_limit(&router, how, size).await;
+        response.assert_router_error(413);
+        assert_eq!(stub.count(), 2, "{how:?} {size}: something reached the upstream");
+    }
+    router.idle().await;
+}
+
+async fn upload_over_the_limit(router: &Router, how: Upload, size: usize) -> Response {
+    let body = prompts::chat_of_size(1, size);
+    if how.is_h2() || !matches!(how, Upload::Expect) {
+        return upload(router, how, &body).await;
+    }
+    let mut client = Client::connect(router.data).await;
+    client.send(post_head(PATH, &format!("content-length: {size}\r\nexpect: 100-continue\r\n"))).await;
+    let response = client.response("POST").await;
+    assert!(response.interim.is_empty(), "a refused client must not be told to go on: {response:?}");
+    response
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413() {
+    limit_holds(Upload::Length).await;
+}
+
+#[tokio::test]
+async fn a_chunked_body_over_the_limit_is_413() {
+    limit_holds(Upload::Chunked).await;
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_instead_of_100() {
+    limit_holds(Upload::Expect).await;
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_over_http2() {
+    limit_holds(Upload::H2Length).await;
+    limit_holds(Upload::H2Open).await;
+}
+
+/// D06: the follow-up on the same connection is a request of its own or finds the connection closed.
+#[tokio::test]
+async fn what_follows_a_refused_body_is_never_misread() {
+    let (stub, router) = limited("1MiB").await;
+    for body in [post(PATH, prompts::chat_of_size(1, MIB + 1)), chunked_post(MIB + 1)] {
+        let before = stub.count();
+        let mut client = Client::connect(router.data).await;
+        let _ = client.try_send(&body).await;
+        client.response("POST").await.assert_router_error(413);
+        let follow_up = get("/v1/models");
+        if client.try_send(&follow_up).await.is_ok() {
+            let answer = client.next_bytes().await;
+            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+        }
+        let seen = stub.seen(|seen| {
+            seen.requests[before..].iter().map(|one| one.head.first_line.clone()).collect::<Vec<_>>()
+        });
+        assert!(seen.iter().all(|line| line == "GET /v1/models HTTP/1.1"), "misread: {seen:?}");
+    }
+}
+
+fn chunked_post(size: usize) -> Vec<u8> {
+    let body = prompts::chat_of_size(1, size);
+    let head = post_head(PATH, "transfer-encoding: chunked\r\n");
+    [head, chunked(body).to_vec(), b"0\r\n\r\n".to_vec()].concat()
+}
+
+/// D06: a trickled chunked body over the limit is refused when it crosses it, not at its end.
+#[tokio::test]
+async fn a_trickled_body_is_refused_when_it_crosses_the_limit() {
+    let (stub, router) = limited("64KiB").await;
+    let mut client = Client::connect(router.data).await;
+    client.send(post_head(PATH, "transfer-encoding: chunked\r\n")).await;
+    let piece = chunked(vec![b'x'; 10 * KIB]);
+    for _ in 0..7 {
+        client.send(&piece).await;
+        pace(Duration::from_millis(20)).await;
+    }
+    client.response("POST").await.assert_router_error(413);
+    assert_eq!(stub.count(), 0);
+}
+
+#[tokio::test]
+async fn a_trickled_body_arrives_whole() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let body = prompts::chat_of_size(1, 2000);
+    let mut client = Client::connect(router.data).await;
+    client.send(post_head(PATH, "content-length: 2000\r\n")).await;
+    for part in body.as_bytes().chunks(100) {
+        client.send(part).await;
+        pace(Duration::from_millis(10)).await;
+    }
+    assert_eq!(client.response("POST").await.status(), 200);
+    assert_eq!(stub.request(0).await.body, body);
+}
+
+async fn hasty() -> (Stub, Router) {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml("timeouts:\n  request_body: 300ms\n").start().await;
+    (stub, router)
+}
+
+#[tokio::test]
+async fn a_client_that_stops_in_its_body_is_408() {
+    let (stub, router) = hasty().await;
+    let mut client = Client::connect(router.data).await;
+    client.send(post_head(PATH, "content-length: 100\r\n")).await;
+    client.send("{\"model\":").await;
+    client.response("POST").await.assert_router_error(408);
+    client.closed(Duration::from_secs(5)).await;
+    assert_eq!(stub.count(), 0);
+}
+
+/// The deadline is for the whole body: a byte now and then does not renew it.
+#[tokio::test]
+async fn a_client_that_trickles_for_too_long_is_408() {
+    let (stub, router) = hasty().await;
+    let mut client = Client::connect(router.data).await;
+    client.send(post_head(PATH, "content-length: 1000\r\n")).await;
+    let started = Instant::now();
+    for _ in 0..12 {
+        let _ = client.try_send("x").await;
+        pace(Duration::from_millis(50)).await;
+    }
+    client.response("POST").await.assert_router_error(408);
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(stub.count(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_stops_in_its_body_is_408_over_http2() {
+    let (stub, router) = hasty().await;
+    let client = H2Client::connect(router.h2c).await;
+    let mut stream = client.start(harness::h2_client::post_request(PATH, Some(100)), false).await;
+    stream.body.send_data(Bytes::from_static(b"{\"model\":"), false).unwrap();
+    harness::h2_client::response(stream.response).await.assert_router_error(408);
+    assert_eq!(stub.count(), 0);
+}
+
+/// Bodies that wait in memory are bounded together: what does not fit waits or is refused, and room comes back.
+#[tokio::test]
+async fn all_bodies_together_are_bounded() {
+    let release = Signal::default();
+    let stub = Stub::start().await;
+    let limits = "limits:\n  body_bytes_max: 4MiB\n  bodies_bytes_max: 8MiB\n";
+    let router = Setup::of(&[&stub]).yaml(limits).start().await;
+    let wait = release.clone();
+    stub.script(move |_| {
+        Answer::steps([Step::Wait(wait.clone()), write("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")])
+    });
+    let before = router.resident_bytes();
+    let data = router.data;
+    let upload = |seed| harness::exchange(data, post(PATH, prompts::chat_of_size(seed, 3 * MIB)));
+    let clients: Vec<_> = (0..8).map(|seed| tokio::spawn(upload(seed))).collect();
+    stub.wait("the first bodies", harness::DEADLINE, |seen| (seen.requests.len() >= 2).then_some(())).await;
+    let grown = router.resident_bytes().saturating_sub(before);
+    assert!(grown < 40 * MIB as u64, "{} MiB for 8 MiB of bodies", grown / MIB as u64);
+    assert!(stub.count() <= 2, "{} bodies of 3 MiB fit 8 MiB", stub.count());
+    release.fire_all();
+    for client in clients {
+        let status = client.await.unwrap().status();
+        assert!([200, 413, 429, 503].contains(&status), "{status}");
+    }
+    assert_eq!(router.chat(prompts::chat_of_size(9, 3 * MIB)).await.status(), 200, "room came back");
+}
