@@ -46,7 +46,7 @@ fn framed(shows: &'static str, status: u16, body: &[u8], lines: &str, wire: &[u8
 /// Each way to frame a response that recipe D43 names.
 fn framings() -> Vec<Framed> {
     let gzip_length = format!("content-encoding: gzip\r\ncontent-length: {}\r\n", GZIP_JSON.len());
-    let gzip_chunks: Vec<u8> = GZIP_EVENTS.iter().flat_map(|event| harness::script::chunked(event)).collect();
+    let gzip_chunks: Vec<u8> = GZIP_EVENTS.iter().flat_map(harness::script::chunked).collect();
     let gzip_lines = "content-encoding: gzip\r\ntransfer-encoding: chunked\r\n";
     let trailers = b"5\r\nhello\r\n0\r\nx-checksum: 1\r\n\r\n";
     vec![
@@ -358,12 +358,9 @@ async fn http2_uploads_share_a_connection() {
     let (stub, router) = fleet_of_one().await;
     let client = H2Client::connect(router.h2c).await;
     let bodies: Vec<_> = (0..4).map(|seed| prompts::chat_of_size(seed, 8 * MIB - 1)).collect();
-    let posts = bodies.iter().map(|body| client.post(PATH, body.clone(), true));
-    let [first, second, third, fourth] =
-        posts.collect::<Vec<_>>().try_into().unwrap_or_else(|_| unreachable!());
-    let responses = tokio::join!(first, second, third, fourth);
-    let statuses = [responses.0.status(), responses.1.status(), responses.2.status(), responses.3.status()];
-    assert_eq!(statuses, [200; 4]);
+    let upload = |index: usize| client.post(PATH, bodies[index].clone(), true);
+    let (first, second, third, fourth) = tokio::join!(upload(0), upload(1), upload(2), upload(3));
+    assert_eq!([first, second, third, fourth].map(|response| response.status()), [200; 4]);
     let mut arrived = stub.seen(|seen| seen.requests.iter().map(|one| one.body.clone()).collect::<Vec<_>>());
     let mut sent: Vec<_> = bodies.into_iter().map(Bytes::from).collect();
     arrived.sort();

@@ -13,7 +13,7 @@ async fn stubs<const COUNT: usize>() -> [Stub; COUNT] {
     for _ in 0..COUNT {
         stubs.push(Stub::start().await);
     }
-    stubs.try_into().unwrap_or_else(|_| unreachable!("as many as asked for"))
+    stubs.try_into().ok().expect("as many as asked for")
 }
 
 /// Sends cold prompts one at a time; how many reached each stub.

@@ -11,6 +11,10 @@ use crate::serve;
 /// Time for the endpoints to answer a first scrape.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
+/// The fake replicas count in `words` tokens and blocks of 16, and their prompts are short: so does the router, or a
+/// block of 256 bytes would blur where a tenant's 195 tokens end.
+const SETTINGS: (&str, &str) = ("demo", "index: {tokenizer: words}");
+
 /// Starts routers in this process.
 pub struct InProcess;
 
@@ -20,7 +24,7 @@ impl Router for InProcess {
         let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let policy = Some(policy.to_owned());
         let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
-        let config = config::load(None, &flags)?;
+        let config = config::load(Some(SETTINGS), &flags)?;
         let running = serve::start(config, &Handle::current(), &Handle::current())?;
         tokio::time::timeout(READY_WITHIN, running.all_answer()).await.map_err(|_| "an endpoint does not answer")?;
         let url = format!("http://{}", running.listeners[0]);

@@ -107,14 +107,14 @@ pub struct Router {
 
 impl Router {
     async fn start(setup: Setup) -> Self {
-        for attempt in 1.. {
+        let mut output = String::new();
+        for _ in 0..START_ATTEMPTS {
             match Self::try_start(&setup).await {
                 Ok(router) => return router.scraped(setup.endpoints.len()).await,
-                Err(output) if attempt == START_ATTEMPTS => panic!("the router does not start:\n{output}"),
-                Err(_) => {}
+                Err(failure) => output = failure,
             }
         }
-        unreachable!("the last attempt returns or panics")
+        panic!("the router does not start:\n{output}");
     }
 
     async fn try_start(setup: &Setup) -> Result<Self, String> {
