@@ -33,7 +33,10 @@ pub(crate) struct Router {
     pub(crate) rules: Rules,
     pub(crate) fleet: ArcSwap<Fleet>,
     pub(crate) index: Index,
+    /// Connections for requests.
     pub(crate) upstream: Upstream,
+    /// Connections for scrapes: they live on another runtime.
+    pub(crate) scraper: Upstream,
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
     /// Budget of request bodies in memory, in permits.
@@ -77,6 +80,7 @@ impl Router {
             fleet: ArcSwap::from_pointee(fleet),
             index,
             upstream: Upstream::new(timeouts.connect, timeouts.upstream_idle),
+            scraper: Upstream::new(timeouts.connect, timeouts.upstream_idle),
             metrics,
             recent: Recent::default(),
             bodies: Arc::new(Semaphore::new(config.limits.bodies_bytes_max / PERMIT_BYTES)),

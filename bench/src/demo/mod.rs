@@ -124,20 +124,13 @@ pub async fn run<R: Router>(args: DemoArgs, router: &R, out: &mut dyn Write) -> 
     let trace = generate(&options)?;
     tell_premise(&options, out)?;
     let mut rows = Vec::new();
-    let mut last = None;
     for policy in POLICIES {
-        if let Some(stage) = last.take() {
-            Stage::tear_down(stage).await;
-        }
         writeln!(out, "\nNow with policy {policy}, on replicas with empty caches.")?;
         let stage = Stage::set_up(policy, router).await?;
         rows.push(play(&stage, &trace).await?);
-        last = Some(stage);
-    }
-    writeln!(out, "\n{}", table::table(&rows))?;
-    if let Some(stage) = last {
-        if args.hold {
-            hold(&stage, out).await?;
+        if rows.len() == POLICIES.len() {
+            writeln!(out, "\n{}", table::table(&rows))?;
+            hold(&stage, args.hold, out).await?;
         }
         stage.tear_down().await;
     }
@@ -168,8 +161,11 @@ async fn play(stage: &Stage, trace: &[TraceRequest]) -> Result<Row, DemoError> {
     row
 }
 
-/// Shows what can be tried and waits for Ctrl-C.
-async fn hold(stage: &Stage, out: &mut dyn Write) -> Result<(), DemoError> {
+/// If asked to, shows what can be tried and waits for Ctrl-C.
+async fn hold(stage: &Stage, hold: bool, out: &mut dyn Write) -> Result<(), DemoError> {
+    if !hold {
+        return Ok(());
+    }
     let url = stage.router_url();
     let body = r#"{"model":"cc-sim","messages":[{"role":"user","content":"Where is my refund, please?"}]}"#;
     let streamed = body.replacen('{', r#"{"stream":true,"#, 1);

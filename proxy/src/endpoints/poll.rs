@@ -15,7 +15,6 @@ use tokio::time::{sleep, timeout};
 use super::load::Sample;
 use super::{Endpoint, prometheus};
 use crate::router::Router;
-use crate::upstream::Upstream;
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
@@ -45,7 +44,7 @@ pub(crate) async fn poll(router: Arc<Router>, endpoint: Arc<Endpoint>) {
     let mut turn = 0;
     loop {
         let started = Instant::now();
-        poller.scrape(&router).await;
+        poller.scrape().await;
         turn += 1;
         let next = jittered(router.config.pool.load.scrape_interval, poller.endpoint.id.0, turn);
         sleep(next.saturating_sub(started.elapsed())).await;
@@ -58,28 +57,26 @@ fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
 }
 
 /// What a poller keeps from one scrape to the next.
-struct Poller {
+struct Poller<'a> {
+    router: &'a Router,
     endpoint: Arc<Endpoint>,
-    upstream: Upstream,
     head: RequestHeader,
     page: Vec<u8>,
 }
 
-impl Poller {
-    fn new(router: &Router, endpoint: Arc<Endpoint>) -> Self {
-        let timeouts = &router.config.pool.timeouts;
-        let upstream = Upstream::new(timeouts.connect, timeouts.upstream_idle);
+impl<'a> Poller<'a> {
+    fn new(router: &'a Router, endpoint: Arc<Endpoint>) -> Self {
         let head = scrape_head(&endpoint);
-        Self { endpoint, upstream, head, page: Vec::new() }
+        Self { router, endpoint, head, page: Vec::new() }
     }
 
-    async fn scrape(&mut self, router: &Router) {
-        let limit = router.config.pool.load.scrape_timeout;
-        let read = self.read(router.config.pool.load.page_bytes_max, limit);
+    async fn scrape(&mut self) {
+        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = self.router.config.pool.load;
+        let read = self.read(page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
         self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
         if outcome.is_ok() {
-            self.learn(router);
+            self.learn();
         }
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
@@ -92,10 +89,11 @@ impl Poller {
 
     /// Reads a page into `self.page`.
     async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
+        let scraper = &self.router.scraper;
         let peer = self.endpoint.peer().await.ok_or(ScrapeError::Resolve)?;
-        let connection = self.upstream.connect(&peer).await?;
+        let connection = scraper.connect(&peer).await?;
         let request = (&self.head, &Bytes::new());
-        let mut answer = self.upstream.exchange(connection, &peer, request, limit).await?;
+        let mut answer = scraper.exchange(connection, &peer, request, limit).await?;
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
         self.page.clear();
         while let Some(chunk) = answer.session.read_body_ref().await.map_err(|_| ScrapeError::Broken)? {
@@ -104,12 +102,13 @@ impl Poller {
             }
             self.page.extend_from_slice(chunk);
         }
-        self.upstream.release(answer).await;
+        scraper.release(answer).await;
         if status == 200 { Ok(()) } else { Err(ScrapeError::Status(status)) }
     }
 
     /// Takes what the page says: load, cache size, signs of a restart.
-    fn learn(&self, router: &Router) {
+    fn learn(&self) {
+        let router = self.router;
         let report = prometheus::read(&self.page);
         let before = self.endpoint.sample.load_full();
         let sample = Sample::after(before.as_deref(), &report, Instant::now());
