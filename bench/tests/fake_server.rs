@@ -270,6 +270,18 @@ async fn a_client_that_leaves_frees_its_lane() {
     assert!(page.contains("finished_reason=\"length\",model_name=\"tiny-llama\"} 0.0"), "{page}");
 }
 
+#[tokio::test]
+async fn who_waits_is_served_when_the_lane_is_free() {
+    let timing = Timing { prefill_overhead: Seconds(0.1), prefill_tokens_per_second: 1e9 };
+    let replica = ReplicaOptions { timing, slots: 1, ..options().replica };
+    let server = start(FakeServerOptions { replica, ..options() }).await;
+    let body = json!({"messages": [{"role": "user", "content": "hello"}]});
+    let began = Instant::now();
+    let path = "/v1/chat/completions";
+    tokio::join!(answer(&server, path, &body), answer(&server, path, &body), answer(&server, path, &body));
+    assert!(began.elapsed() >= Duration::from_millis(300), "one after another: {:?}", began.elapsed());
+}
+
 /// Reads until a text has come.
 async fn read_until(connection: &mut TcpStream, wanted: &str) -> String {
     let mut seen = Vec::new();

@@ -16,7 +16,11 @@ const LOG_DEFAULT: &str = "info,pingora_core=off,pingora_pool=off,pingora_http=o
 const EXIT_USAGE: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "prefixroute", version, about = "A prefix-cache aware reverse proxy in front of LLM servers")]
+#[command(
+    name = "prefixroute",
+    version,
+    about = "A prefix-cache aware reverse proxy in front of LLM servers"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,7 +29,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// The proxy. Flags alone suffice; flags override the file
-    #[command(after_help = "Example:\n  prefixroute serve --endpoint a=http://127.0.0.1:8001 --endpoint b=http://127.0.0.1:8002")]
+    #[command(
+        after_help = "Example:\n  prefixroute serve --endpoint a=http://127.0.0.1:8001 --endpoint b=http://127.0.0.1:8002"
+    )]
     Serve(ServeArgs),
     /// Validates configuration: every fault as file:line:column: path: reason
     #[command(after_help = "Example:\n  prefixroute check prefixroute.yaml")]
@@ -106,7 +112,8 @@ fn check(files: &[String]) -> ExitCode {
 
 /// The checked configuration, or every fault, one a line.
 fn load(file: Option<&str>, flags: &Flags) -> Result<config::Config, String> {
-    let text = file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
+    let text =
+        file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
     let named = file.zip(text.as_deref());
     config::load(named, flags).map_err(|faults| faults.to_string())
 }

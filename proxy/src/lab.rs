@@ -19,14 +19,20 @@ const SETTINGS: (&str, &str) = ("demo", "index: {tokenizer: words}");
 pub struct InProcess;
 
 impl Router for InProcess {
-    async fn start(&self, policy: &str, endpoints: &[(String, String)]) -> Result<RunningRouter, RouterError> {
+    async fn start(
+        &self,
+        policy: &str,
+        endpoints: &[(String, String)],
+    ) -> Result<RunningRouter, RouterError> {
         let anywhere = || Some("127.0.0.1:0".to_owned());
         let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let policy = Some(policy.to_owned());
         let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
         let config = config::load(Some(SETTINGS), &flags)?;
         let running = serve::start(config, &Handle::current(), &Handle::current())?;
-        tokio::time::timeout(READY_WITHIN, running.all_answer()).await.map_err(|_| "an endpoint does not answer")?;
+        tokio::time::timeout(READY_WITHIN, running.all_answer())
+            .await
+            .map_err(|_| "an endpoint does not answer")?;
         let url = format!("http://{}", running.listeners[0]);
         Ok(RunningRouter::new(url, async move {
             running.drain().await;

@@ -12,12 +12,10 @@ const DECISION: &str = "prefixroute_decision_seconds";
 const FIRST_BYTE: &str = "prefixroute_first_byte_seconds";
 
 /// From 250 ns: a decision's own time is the claim that the router makes.
-const DECISION_BUCKETS: [f64; 14] = [
-    250e-9, 500e-9, 1e-6, 2e-6, 4e-6, 8e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 10e-3,
-];
-const FIRST_BYTE_BUCKETS: [f64; 16] = [
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
-];
+const DECISION_BUCKETS: [f64; 14] =
+    [250e-9, 500e-9, 1e-6, 2e-6, 4e-6, 8e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 10e-3];
+const FIRST_BYTE_BUCKETS: [f64; 16] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
 /// What the router answered by itself, or how an exchange ended badly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,15 +68,8 @@ impl Kind {
     }
 }
 
-const APIS: [Api; 7] = [
-    Api::Chat,
-    Api::Completions,
-    Api::Responses,
-    Api::Messages,
-    Api::Embeddings,
-    Api::Tokenize,
-    Api::Other,
-];
+const APIS: [Api; 7] =
+    [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Embeddings, Api::Tokenize, Api::Other];
 
 /// Handles of the metrics that are not an endpoint's.
 pub(crate) struct Metrics {
@@ -113,7 +104,9 @@ impl Metrics {
     pub(crate) fn new() -> Self {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full(DECISION.to_owned()), &DECISION_BUCKETS)
-            .and_then(|it| it.set_buckets_for_metric(Matcher::Full(FIRST_BYTE.to_owned()), &FIRST_BYTE_BUCKETS))
+            .and_then(|it| {
+                it.set_buckets_for_metric(Matcher::Full(FIRST_BYTE.to_owned()), &FIRST_BYTE_BUCKETS)
+            })
             .expect("the bucket lists are not empty");
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
@@ -206,9 +199,7 @@ impl Handles {
 impl EndpointMetrics {
     fn register(name: &str) -> Self {
         let name = name.to_owned();
-        let labelled = |label: &'static str, metric: &'static str, value: &'static str| {
-            counter!(metric, "endpoint" => name.clone(), label => value)
-        };
+        let labelled = |label: &'static str, metric: &'static str, value: &'static str| counter!(metric, "endpoint" => name.clone(), label => value);
         Self {
             answers: ["1xx", "2xx", "3xx", "4xx", "5xx"]
                 .map(|class| labelled("status", "prefixroute_endpoint_answers_total", class)),
@@ -230,17 +221,32 @@ fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("prefixroute_requests_total", "Requests received, by API.");
     describe_counter!("prefixroute_errors_total", "Requests that ended badly, by kind.");
-    describe_counter!("prefixroute_unreadable_bodies_total", "Bodies routed by load because they could not be read.");
-    describe_counter!("prefixroute_cold_requests_total", "Prompts of which no endpoint was believed to hold a block.");
+    describe_counter!(
+        "prefixroute_unreadable_bodies_total",
+        "Bodies routed by load because they could not be read."
+    );
+    describe_counter!(
+        "prefixroute_cold_requests_total",
+        "Prompts of which no endpoint was believed to hold a block."
+    );
     describe_counter!("prefixroute_retries_total", "Requests that went to a further endpoint.");
     describe_histogram!(DECISION, "Time of a decision, from the body's bytes to the ordered endpoints.");
     describe_histogram!(FIRST_BYTE, "Time from a request's head to the first byte of its answer.");
-    describe_counter!("prefixroute_endpoint_answers_total", "Answers of an endpoint, by hundreds of the status.");
+    describe_counter!(
+        "prefixroute_endpoint_answers_total",
+        "Answers of an endpoint, by hundreds of the status."
+    );
     describe_counter!("prefixroute_endpoint_connect_failures_total", "Connects to an endpoint that failed.");
-    describe_counter!("prefixroute_matched_blocks_total", "Blocks that the chosen endpoint was believed to hold.");
+    describe_counter!(
+        "prefixroute_matched_blocks_total",
+        "Blocks that the chosen endpoint was believed to hold."
+    );
     describe_counter!("prefixroute_prompt_blocks_total", "Blocks of the prompts sent to an endpoint.");
     describe_gauge!("prefixroute_endpoint_usable", "1 when the last connect to the endpoint succeeded.");
-    describe_gauge!("prefixroute_endpoint_in_flight", "Requests that this router has in flight at an endpoint.");
+    describe_gauge!(
+        "prefixroute_endpoint_in_flight",
+        "Requests that this router has in flight at an endpoint."
+    );
     describe_gauge!("prefixroute_index_blocks", "Blocks that an endpoint is believed to hold.");
     describe_gauge!("prefixroute_index_capacity_blocks", "Blocks that an endpoint may be believed to hold.");
     describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");

@@ -123,7 +123,12 @@ impl Router {
     }
 
     /// Decides on the fleet as it is. Changes nothing.
-    pub(crate) fn decide(&self, ask: &Ask<'_>, candidates: &Candidates, turn: u64) -> Result<Decision, Refusal> {
+    pub(crate) fn decide(
+        &self,
+        ask: &Ask<'_>,
+        candidates: &Candidates,
+        turn: u64,
+    ) -> Result<Decision, Refusal> {
         let draw = Draw { seed: self.config.pool.seed, turn };
         decide(ask, &candidates.list, &self.index, &self.rules, draw)
     }
@@ -137,8 +142,10 @@ impl Router {
         if now < next || candidates.list.iter().all(|to| unknown(&to)) {
             return None;
         }
-        let last = |to: &&Candidate| candidates.endpoint(to.id).map_or(0, |endpoint| endpoint.last_request_ms());
-        let probe = candidates.list.iter().filter(unknown).filter(|to| to.load.in_flight == 0).min_by_key(last)?;
+        let last =
+            |to: &&Candidate| candidates.endpoint(to.id).map_or(0, |endpoint| endpoint.last_request_ms());
+        let probe =
+            candidates.list.iter().filter(unknown).filter(|to| to.load.in_flight == 0).min_by_key(last)?;
         let later = now + PROBE_INTERVAL.as_millis() as u64;
         let taken = self.next_probe_ms.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
         taken.is_ok().then_some(probe.id)
@@ -154,6 +161,7 @@ impl Router {
 
     /// Whether a new request would find an endpoint.
     pub(crate) fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed) && self.fleet.load().iter().any(|endpoint| endpoint.reachable())
+        !self.draining.load(Ordering::Relaxed)
+            && self.fleet.load().iter().any(|endpoint| endpoint.reachable())
     }
 }

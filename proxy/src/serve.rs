@@ -49,7 +49,10 @@ pub struct BindError {
 /// A router that runs.
 pub struct Running {
     router: Arc<Router>,
+    /// Stops what serves clients.
     shutdown: watch::Sender<bool>,
+    /// Stops the rest: pollers and admin pages live through a drain.
+    ended: watch::Sender<bool>,
     /// Where clients are served, in the order of the configuration; ports as the system gave them.
     pub listeners: Vec<SocketAddr>,
     /// Where the admin pages are served.
@@ -68,20 +71,21 @@ pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running,
     let (admin_socket, admin) = bind(config.admin, control)?;
     let router = Router::new(config);
     let (shutdown, down) = watch::channel(false);
+    let (ended, end) = watch::channel(false);
     let mut listeners = Vec::new();
     for ((socket, address), protocol) in sockets {
         listeners.push(address);
         let front = Front::new(router.clone(), protocol == Protocol::H2c, address.ip().is_loopback());
-        data.spawn(accept(socket, Arc::new(front), router.clone(), protocol, down.clone()));
+        data.spawn(accept(socket, Arc::new(front), Some(router.clone()), protocol, down.clone()));
     }
     let admin_app = Arc::new(Admin::new(router.clone()));
-    control.spawn(accept(admin_socket, admin_app, router.clone(), Protocol::Http1, down.clone()));
+    control.spawn(accept(admin_socket, admin_app, None, Protocol::Http1, end.clone()));
     for endpoint in router.fleet.load().iter() {
-        control.spawn(until(down.clone(), poll(router.clone(), endpoint.clone())));
+        control.spawn(until(end.clone(), poll(router.clone(), endpoint.clone())));
     }
-    control.spawn(until(down, upkeep(router.clone())));
+    control.spawn(until(end, upkeep(router.clone())));
     announce(&router, &listeners, admin);
-    Ok(Running { router, shutdown, listeners, admin })
+    Ok(Running { router, shutdown, ended, listeners, admin })
 }
 
 impl Running {
@@ -108,6 +112,7 @@ impl Running {
         tracing::info!(connections = self.router.connections.open(), ?limit, "draining");
         let _ = self.shutdown.send(true);
         let whole = self.router.connections.none_left(limit).await;
+        let _ = self.ended.send(true);
         tracing::info!(cut = self.router.connections.open(), "stopped");
         whole
     }
@@ -150,10 +155,11 @@ async fn upkeep(router: Arc<Router>) {
     }
 }
 
+/// Accepts until told to stop. With a router, connections are counted for its drain.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
     app: Arc<A>,
-    router: Arc<Router>,
+    counted: Option<Arc<Router>>,
     protocol: Protocol,
     down: watch::Receiver<bool>,
 ) {
@@ -165,7 +171,8 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
         };
         match accepted {
             Ok((stream, _)) => {
-                let (app, down, connected) = (app.clone(), down.clone(), Connected::new(&router));
+                let (app, down, connected) =
+                    (app.clone(), down.clone(), counted.as_ref().map(Connected::new));
                 tokio::spawn(async move {
                     let _connected = connected;
                     connection(stream, app, protocol, &down).await;

@@ -76,7 +76,8 @@ impl Admin {
 
     async fn page(&self, session: &mut ServerSession) -> Page {
         let request = session.req_header();
-        let (get, post) = (matches!(request.method, Method::GET | Method::HEAD), request.method == Method::POST);
+        let (get, post) =
+            (matches!(request.method, Method::GET | Method::HEAD), request.method == Method::POST);
         match request.uri.path() {
             "/metrics" if get => self.metrics(),
             "/healthz" if get => Page::text(200, "ok\n"),
@@ -85,7 +86,10 @@ impl Admin {
             EXPLAIN if post => self.explain(session).await,
             "/metrics" | "/healthz" | "/readyz" | STATE => Page::text(405, "wanted GET\n"),
             EXPLAIN => Page::text(405, "wanted POST with a request body\n"),
-            _ => Page::text(404, "wanted /metrics, /healthz, /readyz, /prefixroute/state or /prefixroute/explain\n"),
+            _ => Page::text(
+                404,
+                "wanted /metrics, /healthz, /readyz, /prefixroute/state or /prefixroute/explain\n",
+            ),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::endpoints::Endpoint;
 /// Decisions that are kept.
 const DECISIONS_MAX: usize = 32;
 
-/// A request that ended. Holds hashes and counts, nothing of the prompt.
+/// A request that ended. Holds counts and scores, nothing of the prompt.
 pub(crate) struct Entry {
     pub(crate) at_ms: u64,
     pub(crate) api: Api,
@@ -22,6 +22,8 @@ pub(crate) struct Entry {
     pub(crate) took: Duration,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) choice: Choice,
+    /// Blocks of the prompt.
+    pub(crate) blocks: usize,
     pub(crate) decision: Decision,
 }
 

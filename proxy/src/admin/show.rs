@@ -64,7 +64,7 @@ fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
 }
 
 fn recent(router: &Router, entry: &Entry) -> Value {
-    let mut shown = decision(&entry.decision, &entry.choice, |choice| name(router, choice));
+    let mut shown = decision(&entry.decision, &entry.choice, entry.blocks, |choice| name(router, choice));
     shown["at_ms"] = json!(entry.at_ms);
     shown["api"] = json!(entry.api.name());
     shown["endpoint"] = json!(entry.endpoint.name);
@@ -89,7 +89,7 @@ pub(super) fn explained(
         order.push(named(&choice));
     }
     let Some(best) = best else { return json!({"api": api.name(), "endpoint": null, "order": order}) };
-    let mut shown = decision(&made, &best, named);
+    let mut shown = decision(&made, &best, made.blocks.total(), named);
     shown["api"] = json!(api.name());
     shown["policy"] = json!(router.rules.policy.name());
     shown["endpoint"] = json!(order.first());
@@ -98,7 +98,12 @@ pub(super) fn explained(
     shown
 }
 
-fn decision(made: &Decision, chosen: &Choice, named: impl Fn(&Choice) -> Option<String>) -> Value {
+fn decision(
+    made: &Decision,
+    chosen: &Choice,
+    blocks: usize,
+    named: impl Fn(&Choice) -> Option<String>,
+) -> Value {
     let reading = match &made.reading {
         Reading::Prompt => "prompt".to_owned(),
         Reading::NoPrompt => "no prompt".to_owned(),
@@ -115,7 +120,7 @@ fn decision(made: &Decision, chosen: &Choice, named: impl Fn(&Choice) -> Option<
     json!({
         "reading": reading,
         "stream": made.stream,
-        "match": format!("{}/{}", chosen.matched, made.blocks.total()),
+        "match": format!("{}/{blocks}", chosen.matched),
         "cold": made.cold,
         "probe": chosen.preferred,
         "scores": scores.collect::<Vec<_>>(),

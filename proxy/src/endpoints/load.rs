@@ -38,7 +38,8 @@ impl Sample {
     /// What is known after a page: its figures, and older ones where it has none.
     pub(crate) fn after(before: Option<&Self>, report: &Report, at: Instant) -> Self {
         let before = before.copied().unwrap_or_default();
-        let figure = |value: Option<f64>, old: Option<Figure>| value.map(|value| Figure { value, at }).or(old);
+        let figure =
+            |value: Option<f64>, old: Option<Figure>| value.map(|value| Figure { value, at }).or(old);
         let cache = report.cache.as_ref();
         Self {
             waiting: figure(report.waiting, before.waiting),

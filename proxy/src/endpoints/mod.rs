@@ -121,7 +121,8 @@ impl Endpoint {
 
     /// Scrapes that succeeded and failed, and what the last one failed of, if it did.
     pub(crate) fn scrapes(&self) -> (u64, u64, Option<String>) {
-        let [ok, failed] = [&self.scrapes_ok, &self.scrapes_failed].map(|count| count.load(Ordering::Relaxed));
+        let [ok, failed] =
+            [&self.scrapes_ok, &self.scrapes_failed].map(|count| count.load(Ordering::Relaxed));
         (ok, failed, self.last_error.lock().clone())
     }
 }

@@ -131,6 +131,10 @@ impl Forward<'_> {
         let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
         let head = headers::to_client(head, client, ours).map_err(|_| Stop::MidStream)?;
         let bodiless = client.method == Method::HEAD || answer.session.is_body_done();
+        if client.version == http::Version::HTTP_10 {
+            // Without chunks only the end of the connection ends a body of unknown length.
+            self.session.set_keepalive(None);
+        }
         self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
         answer.session.read_timeout = Some(self.router.config.pool.timeouts.idle);
         if bodiless {

@@ -34,7 +34,11 @@ const NOMINATED_MAX: usize = 32;
 
 /// The request as the engine gets it: the client's own head in origin form, less hop-by-hop headers and copies of the
 /// router's own, with the endpoint's `Host` and one framing.
-pub(crate) fn to_engine(client: &RequestHeader, endpoint: &Endpoint, body_bytes: usize) -> Result<RequestHeader> {
+pub(crate) fn to_engine(
+    client: &RequestHeader,
+    endpoint: &Endpoint,
+    body_bytes: usize,
+) -> Result<RequestHeader> {
     let mut head = client.clone();
     let framed = client.headers.contains_key(header::CONTENT_LENGTH)
         || client.headers.contains_key(header::TRANSFER_ENCODING)
@@ -100,7 +104,12 @@ pub(crate) struct Ours {
 
 impl Ours {
     /// For a request that went to `endpoint` by `choice`.
-    pub(crate) fn new(endpoint: &Endpoint, policy: &'static str, choice: &Choice, decision: &Decision) -> Self {
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        policy: &'static str,
+        choice: &Choice,
+        decision: &Decision,
+    ) -> Self {
         let matched = format!("{}/{}", choice.matched, decision.blocks.total());
         Self { endpoint: endpoint.label.clone(), policy, matched }
     }

@@ -129,7 +129,11 @@ pub(crate) async fn reusable(session: ServerSession) -> Option<ReusedHttpStream>
 }
 
 /// Reads a request's head, or gives up: the client left, the router shuts down, or it is no HTTP, which is answered.
-pub(crate) async fn head(session: &mut ServerSession, router: &Router, shutdown: &ShutdownWatch) -> Option<()> {
+pub(crate) async fn head(
+    session: &mut ServerSession,
+    router: &Router,
+    shutdown: &ShutdownWatch,
+) -> Option<()> {
     let mut down = shutdown.clone();
     let read = tokio::select! {
         biased;
@@ -142,8 +146,7 @@ pub(crate) async fn head(session: &mut ServerSession, router: &Router, shutdown:
         Err(error) => {
             if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader {
                 router.metrics.error(Kind::BadRequest);
-                session.set_keepalive(None);
-                let _ = session.respond_error(400).await;
+                let _ = reply::broken_http(session).await;
             }
             return None;
         }

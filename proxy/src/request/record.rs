@@ -31,6 +31,8 @@ pub(crate) struct Record {
 /// Where the request went, and why.
 struct Decided {
     decision: Decision,
+    /// Blocks of the prompt; their hashes are not kept.
+    blocks: usize,
     endpoint: Arc<Endpoint>,
     choice: Choice,
 }
@@ -69,7 +71,14 @@ impl Record {
     }
 
     /// The endpoint answered; nothing has been forwarded yet.
-    pub(crate) fn answered(&mut self, status: u16, endpoint: &Arc<Endpoint>, choice: &Choice, decision: Decision) {
+    pub(crate) fn answered(
+        &mut self,
+        status: u16,
+        endpoint: &Arc<Endpoint>,
+        choice: &Choice,
+        mut decision: Decision,
+    ) {
+        let blocks = std::mem::take(&mut decision.blocks).total();
         let elapsed = self.started.elapsed();
         self.first_byte = Some(elapsed);
         self.status = status;
@@ -77,8 +86,8 @@ impl Record {
         let metrics = &endpoint.metrics;
         metrics.answers[usize::from(status / 100).clamp(1, 5) - 1].increment(1);
         metrics.matched_blocks.increment(u64::from(choice.matched));
-        metrics.total_blocks.increment(decision.blocks.total() as u64);
-        self.decided = Some(Decided { decision, endpoint: endpoint.clone(), choice: *choice });
+        metrics.total_blocks.increment(blocks as u64);
+        self.decided = Some(Decided { decision, blocks, endpoint: endpoint.clone(), choice: *choice });
     }
 
     /// The router answered by itself, or the exchange ended badly.
@@ -98,16 +107,20 @@ impl Record {
     fn log(&self) {
         let endpoint = self.decided.as_ref().map_or("-", |decided| decided.endpoint.name.as_str());
         let matched = self.decided.as_ref().map_or(0, |decided| decided.choice.matched);
-        let blocks = self.decided.as_ref().map_or(0, |decided| decided.decision.blocks.total());
+        let blocks = self.decided.as_ref().map_or(0, |decided| decided.blocks);
         let ttfb_ms = self.first_byte.map_or(0.0, |time| time.as_secs_f64() * 1e3);
         let total_ms = self.started.elapsed().as_secs_f64() * 1e3;
         let (api, status, attempts) = (self.api.name(), self.status, self.attempts);
         match self.trouble {
             Some(kind) => {
                 let trouble = kind.name();
-                tracing::info!(api, status, trouble, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request");
+                tracing::info!(
+                    api, status, trouble, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"
+                );
             }
-            None => tracing::debug!(api, status, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"),
+            None => tracing::debug!(
+                api, status, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"
+            ),
         }
     }
 }
@@ -121,10 +134,11 @@ impl Drop for Record {
             self.router.metrics.error(kind);
         }
         self.log();
-        if let Some(Decided { decision, endpoint, choice }) = self.decided.take() {
+        if let Some(Decided { decision, blocks, endpoint, choice }) = self.decided.take() {
             let (at_ms, took) = (self.router.now_ms(), self.decision_time);
             let (status, trouble) = (self.status, self.trouble.map(Kind::name));
-            let entry = Entry { at_ms, api: self.api, status, trouble, took, endpoint, choice, decision };
+            let entry =
+                Entry { at_ms, api: self.api, status, trouble, took, endpoint, choice, blocks, decision };
             self.router.recent.push(entry);
         }
     }

@@ -43,6 +43,19 @@ pub(crate) fn status(kind: Kind) -> u16 {
 
 /// Answers with the error of `kind`. Errors: the client is gone.
 pub(crate) async fn error(session: &mut ServerSession, kind: Kind) -> pingora_core::Result<()> {
+    let (head, body) = shaped(kind)?;
+    send(session, head, body).await
+}
+
+/// Answers a request whose head could not be read, and closes.
+pub(crate) async fn broken_http(session: &mut ServerSession) -> pingora_core::Result<()> {
+    let (mut head, body) = shaped(Kind::BadRequest)?;
+    head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    session.write_error_response(head, body).await
+}
+
+/// Head and body in OpenAI's shape.
+fn shaped(kind: Kind) -> pingora_core::Result<(ResponseHeader, Bytes)> {
     let Verdict { status, error_type, message, retry_after } = verdict(kind);
     let body = serde_json::json!({
         "error": {"message": message, "type": error_type, "param": null, "code": kind.name()}
@@ -52,7 +65,7 @@ pub(crate) async fn error(session: &mut ServerSession, kind: Kind) -> pingora_co
     if retry_after {
         head.insert_header(header::RETRY_AFTER, RETRY_AFTER_SECONDS)?;
     }
-    send(session, head, Bytes::from(body.to_string())).await
+    Ok((head, Bytes::from(body.to_string())))
 }
 
 /// Answers with a whole body.
