@@ -7,9 +7,10 @@
 
 use bytes::Bytes;
 use harness::client::post_head;
-use harness::script::{chunk, write};
+use harness::h2_client::{SendBody, piece, post_request, response_head};
+use harness::script::{STREAM_HEAD, chunk, write};
 use harness::upload::{Upload, upload};
-use harness::{Answer, Client, H2Client, Load, Router, Setup, Step, Stub, post, prompts};
+use harness::{Answer, Client, H2Client, Load, Router, Setup, Signal, Step, Stub, post, prompts};
 
 const PATH: &str = "/v1/chat/completions";
 const KIB: usize = 1024;
@@ -140,49 +141,77 @@ async fn an_endpoint_that_resets_after_reading_gives_502_and_no_second_generatio
     no_second_generation(Upload::H2Length, Answer::steps([Step::Reset])).await;
 }
 
+const HALF: &str = "data: half\n\n";
+
+/// Half an answer, and after the signal a death.
+fn half(head: &str, half: Step, death: Step, dies: &Signal) -> Answer {
+    Answer::steps([write(head), half, Step::Wait(dies.clone()), death])
+}
+
+fn half_a_stream(death: Step, dies: &Signal) -> Answer {
+    half(STREAM_HEAD, chunk(HALF), death, dies)
+}
+
+fn half_a_length(death: Step, dies: &Signal) -> Answer {
+    half("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n", write(HALF), death, dies)
+}
+
 /// A response that breaks in its middle is seen to be broken; the second endpoint is not asked.
-async fn visibly_broken(how: Upload, first: Answer) {
+async fn visibly_broken(first: impl FnOnce(&Signal) -> Answer) {
     let (a, b, router) = fleet().await;
-    a.always(first);
-    let response = upload(&router, how, &prompts::cold(1)).await;
-    assert_eq!(response.status(), 200, "{response:?}");
-    assert!(response.broken.is_some(), "a broken response looks whole: {response:?}");
-    assert_eq!(response.text(), "data: half\n\n", "nothing is lost and nothing invented");
+    let dies = Signal::default();
+    a.always(first(&dies));
+    let mut client = Client::connect(router.data).await;
+    client.send(post(PATH, prompts::cold(1))).await;
+    let mut framing = client.head().await.response_framing("POST");
+    assert_eq!(client.body_until(&mut framing, b"\n\n").await, HALF.as_bytes());
+    dies.fire();
+    let end = client.piece(&mut framing).await;
+    assert!(end.is_err(), "a broken response looks whole: {end:?}");
     assert_eq!((a.count(), b.count()), (1, 0), "requests at a and at b");
     router.idle().await;
 }
 
-fn half_a_stream(end: Step) -> Answer {
-    Answer::stream([chunk("data: half\n\n"), end])
-}
-
-fn half_a_length(end: Step) -> Answer {
-    Answer::steps([write("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ndata: half\n\n"), end])
+/// The same over HTTP/2, where a stream error shows it.
+async fn visibly_broken_over_http2(first: impl FnOnce(&Signal) -> Answer) {
+    let (a, b, router) = fleet().await;
+    let dies = Signal::default();
+    a.always(first(&dies));
+    let client = H2Client::connect(router.h2c).await;
+    let mut stream = client.start(post_request(PATH, None), false).await;
+    stream.body.send(prompts::cold(1).into(), true).await.unwrap();
+    let (_, mut body) = response_head(stream.response).await;
+    assert_eq!(piece(&mut body).await.unwrap().unwrap(), HALF);
+    dies.fire();
+    let end = piece(&mut body).await;
+    assert!(matches!(end, Some(Err(_))), "a broken response looks whole: {end:?}");
+    assert_eq!((a.count(), b.count()), (1, 0), "requests at a and at b");
+    router.idle().await;
 }
 
 #[tokio::test]
 async fn a_stream_that_dies_midway_has_no_last_chunk() {
-    visibly_broken(Upload::Length, half_a_stream(Step::Close)).await;
+    visibly_broken(|dies| half_a_stream(Step::Close, dies)).await;
 }
 
 #[tokio::test]
 async fn a_stream_that_is_reset_midway_has_no_last_chunk() {
-    visibly_broken(Upload::Length, half_a_stream(Step::Reset)).await;
+    visibly_broken(|dies| half_a_stream(Step::Reset, dies)).await;
 }
 
 #[tokio::test]
 async fn a_response_that_dies_midway_is_shorter_than_its_length() {
-    visibly_broken(Upload::Length, half_a_length(Step::Close)).await;
+    visibly_broken(|dies| half_a_length(Step::Close, dies)).await;
 }
 
 #[tokio::test]
 async fn a_stream_that_dies_midway_ends_in_a_stream_error_over_http2() {
-    visibly_broken(Upload::H2Length, half_a_stream(Step::Close)).await;
+    visibly_broken_over_http2(|dies| half_a_stream(Step::Close, dies)).await;
 }
 
 #[tokio::test]
 async fn a_response_that_dies_midway_ends_in_a_stream_error_over_http2() {
-    visibly_broken(Upload::H2Length, half_a_length(Step::Close)).await;
+    visibly_broken_over_http2(|dies| half_a_length(Step::Close, dies)).await;
 }
 
 /// The engine judges the head alone and hangs up on the upload.

@@ -19,8 +19,9 @@ async fn stubs<const COUNT: usize>() -> [Stub; COUNT] {
 /// Sends cold prompts one at a time; how many reached each stub.
 async fn spread<const COUNT: usize>(router: &Router, stubs: &[Stub; COUNT], requests: u64) -> [usize; COUNT] {
     let before = stubs.each_ref().map(Stub::count);
+    let used: usize = before.iter().sum();
     for seed in 0..requests {
-        let response = router.chat(prompts::cold(seed)).await;
+        let response = router.chat(prompts::cold(used as u64 + seed)).await;
         assert_eq!(response.status(), 200, "{response:?}");
     }
     std::array::from_fn(|index| stubs[index].count() - before[index])

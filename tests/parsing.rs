@@ -143,14 +143,16 @@ fn completion(prompt: &str) -> String {
     format!(r#"{{"model":"m","prompt":{prompt}}}"#)
 }
 
-/// The four shapes of a prompt; another `seed` differs in the first element.
+/// The four shapes of a prompt. No two shapes and no two seeds share an element: each prompt of a list is a
+/// prefix of its own, so an element seen before would rightly be warm.
 fn shapes(seed: u32) -> [String; 4] {
-    let long = text(seed.into(), 2048);
+    let words = |shape: u32| text(u64::from(shape * 100 + seed), 2048);
+    let ids = |shape: u32, count| numbers(shape * 100_000 + seed * 1000, count);
     [
-        format!(r#""{long}""#),
-        format!(r#"["{long}","{}"]"#, text(99, 2048)),
-        numbers(1000 + seed * 5000, 600),
-        format!("[{},{}]", numbers(1000 + seed * 5000, 300), numbers(7, 300)),
+        format!(r#""{}""#, words(1)),
+        format!(r#"["{}","{}"]"#, words(2), words(3)),
+        ids(1, 600),
+        format!("[{},{}]", ids(2, 300), ids(3, 300)),
     ]
 }
 

@@ -47,11 +47,6 @@ async fn an_unknown_policy_is_refused_with_the_known_ones() {
 }
 
 #[tokio::test]
-async fn a_serve_without_endpoints_is_refused() {
-    refuses(&[], &["endpoint"]).await;
-}
-
-#[tokio::test]
 async fn a_port_in_use_is_refused_and_nothing_else_starts() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let in_use = taken.local_addr().unwrap().to_string();

@@ -329,6 +329,16 @@ async fn an_unreachable_endpoint_starts_and_is_not_ready() {
     assert!(row["last_error"].is_string(), "{row}");
 }
 
+/// A fleet may still be empty (D39): alive, not ready, 503.
+#[tokio::test]
+async fn without_endpoints_the_router_starts_and_is_not_ready() {
+    let router = Setup::default().yaml("endpoints: []").start().await;
+    assert_eq!(exchange(router.admin, get("/readyz")).await.status(), 503);
+    let response = router.chat(cold(1)).await;
+    response.assert_router_error(503);
+    assert!(response.header("retry-after").is_some(), "{response:?}");
+}
+
 #[tokio::test]
 async fn an_unreachable_endpoint_that_appears_makes_the_router_ready() {
     let stub = Stub::start().await;

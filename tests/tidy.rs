@@ -170,7 +170,7 @@ fn metric_names_are_in_one_file() {
 }
 
 #[test]
-fn tests_do_not_sleep() {
+fn tests_never_wait_by_the_clock() {
     let literal = concat!("sle", "ep(");
     let allowed = ["tests/harness/wait.rs", "tests/harness/stub.rs"];
     let strays: Vec<_> = sources()

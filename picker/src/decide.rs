@@ -135,7 +135,7 @@ pub fn decide(
 
 impl Decision {
     /// The best endpoint that was not tried yet, marked as tried. The next best keeps affinity.
-    pub fn next(&mut self) -> Option<Choice> {
+    pub fn take_best(&mut self) -> Option<Choice> {
         let best = self.choices.iter_mut().filter(|choice| !choice.tried).max_by(|a, b| a.rank(b))?;
         best.tried = true;
         Some(*best)

@@ -205,13 +205,12 @@ impl<C: Chain> Cutter<C> {
 
 /// Chained hashes of a prompt given as token ids, first block first.
 ///
-/// `floor(tokens / size)` hashes, one more for a partial tail that is kept. O(tokens).
+/// `floor(tokens / size)` hashes, one more for a partial tail that is kept. O(tokens), two allocations.
 pub fn token_block_hashes(root: BlockHash, tokens: &[u32], size: BlockSize, tail: Tail) -> Vec<BlockHash> {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
     let mut cutter = Cutter::<Xxh3Chain>::new(root, size);
-    cutter.reserve(tokens.len() * PSEUDO_TOKEN_BYTES);
-    for token in tokens {
-        cutter.push(&token.to_le_bytes());
-    }
+    cutter.reserve(bytes.len());
+    cutter.push(&bytes);
     cutter.finish(tail).hashes
 }
 

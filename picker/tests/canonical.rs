@@ -137,6 +137,8 @@ fn shapes_do_not_collide() {
         (format!("[[1,2,{pad_ids}]]"), format!("[[1],[2,{pad_ids}]]")),
         (format!("[1,2,{pad_ids}]"), format!(r#""[1,2,{pad_ids}]""#)),
         (format!("[0,1,{pad_ids}]"), format!("[1,{pad_ids}]")),
+        // An id whose four bytes are letters is not those letters.
+        (format!("[{}0]", "1633771873,".repeat(500)), format!(r#""{}""#, "aaaa".repeat(500))),
     ] {
         let (one, other) = (completion(&one), completion(&other));
         assert!(one.total() >= 4);

@@ -89,7 +89,7 @@ fn assert_no_blocks(api: Api, body: &str) {
     for mut decision in decisions(api, body.as_bytes()) {
         assert_eq!((decision.blocks.total(), decision.cold), (0, false), "{api:?} {body}");
         assert!(decision.choices.iter().all(|choice| choice.matched == 0));
-        assert_eq!(std::iter::from_fn(|| decision.next()).count(), 3);
+        assert_eq!(std::iter::from_fn(|| decision.take_best()).take(9).count(), 3);
     }
 }
 
@@ -122,7 +122,7 @@ fn empty_prompts_spread() {
         let ask = Ask { api: Api::Completions, body: br#"{"prompt":""}"#, tenant: b"" };
         let mut decision =
             decide(&ask, &candidates, &index, &Rules::default(), Draw { seed: 0, turn }).unwrap();
-        let winner = decision.next().unwrap();
+        let winner = decision.take_best().unwrap();
         decision.commit(&index, winner.id);
         taken[winner.candidate] += 1;
     }

@@ -41,6 +41,18 @@ fn model_adapter_and_salt_do_not_run_into_each_other() {
     }
 }
 
+/// Names that hold what stands between two parts of the identity, were lengths left out.
+#[test]
+fn no_name_reaches_into_the_next_part() {
+    for (one, other) in [
+        (r#""model":"as\"b""#, r#""model":"a","cache_salt":"b""#),
+        (r#""model":"a0\"b""#, r#""model":"a","chat_template":"b""#),
+        (r#""cache_salt":"a2{[]""#, r#""cache_salt":"a","documents":[]"#),
+    ] {
+        assert_eq!(credited(&under(one), &under(other)), 0, "{one} {other}");
+    }
+}
+
 /// No two of these share a block; what makes each one is in its own place.
 #[test]
 fn every_member_that_changes_the_prompt_separates() {

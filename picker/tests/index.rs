@@ -122,7 +122,7 @@ fn only_a_commit_teaches_and_only_the_winner() {
     let decided = || decide(&ask, &candidates, &index, &Rules::default(), DRAW).unwrap();
     (0..20).for_each(|_| drop(decided()));
     assert!(decided().cold);
-    let winner = decided().next().unwrap();
+    let winner = decided().take_best().unwrap();
     decided().commit(&index, winner.id).unwrap();
     let after = decided();
     assert!(!after.cold);

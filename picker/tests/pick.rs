@@ -50,7 +50,7 @@ impl Pool {
 
     /// Who wins the decision of that number, under seed 7.
     fn winner(&self, turn: u64) -> usize {
-        self.decide(Draw { seed: 7, turn }).next().unwrap().candidate
+        self.decide(Draw { seed: 7, turn }).take_best().unwrap().candidate
     }
 
     /// How often each wins in `draws` decisions.
@@ -197,7 +197,7 @@ fn the_same_seed_gives_the_same_answer() {
         let pool = Pool::idle(policy, 5);
         let order = |seed, turn| {
             let mut decision = pool.decide(Draw { seed, turn });
-            std::iter::from_fn(|| decision.next()).map(|choice| choice.candidate).collect::<Vec<_>>()
+            std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.candidate).collect::<Vec<_>>()
         };
         assert!((0..50).all(|turn| order(1, turn) == order(1, turn)), "{}", policy.name());
         let differs = (0..50).any(|turn| order(1, turn) != order(2, turn));
@@ -221,7 +221,8 @@ fn round_robin_takes_turns_exactly() {
     let winners: Vec<_> = (0..7).map(|turn| pool.winner(turn)).collect();
     assert_eq!(winners, [0, 1, 2, 0, 1, 2, 0]);
     let mut decision = pool.decide(Draw { seed: 0, turn: 4 });
-    let order: Vec<_> = std::iter::from_fn(|| decision.next()).map(|choice| choice.candidate).collect();
+    let order: Vec<_> =
+        std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.candidate).collect();
     assert_eq!(order, [1, 2, 0], "a retry goes on round the ring");
     assert_eq!(pool.winner(u64::MAX), (u64::MAX % 3) as usize);
 }
@@ -241,7 +242,8 @@ fn least_queue_takes_the_fewest_in_flight() {
     pool.hold(0, 14);
     assert_eq!(pool.wins(20), [0, 20, 0]);
     let mut decision = pool.decide(support::DRAW);
-    let order: Vec<_> = std::iter::from_fn(|| decision.next()).map(|choice| choice.candidate).collect();
+    let order: Vec<_> =
+        std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.candidate).collect();
     assert_eq!(order, [1, 2, 0]);
     let tied = Pool::new(Policy::LeastQueue, &[in_flight(1), in_flight(0), in_flight(0)], 14).wins(3000);
     assert_eq!(tied[0], 0);
@@ -265,13 +267,13 @@ fn who_is_left_out_is_not_picked() {
     pool.hold(1, 14);
     pool.candidates.remove(1);
     let ids: HashSet<_> =
-        (0..100).map(|turn| pool.decide(Draw { seed: 0, turn }).next().unwrap().id.0).collect();
+        (0..100).map(|turn| pool.decide(Draw { seed: 0, turn }).take_best().unwrap().id.0).collect();
     assert_eq!(ids, HashSet::from([0, 2]));
     pool.candidates.clear();
     for policy in Policy::ALL {
         pool.policy = policy;
         let mut decision = pool.decide(support::DRAW);
-        assert!(decision.best().is_none() && decision.next().is_none(), "{}", policy.name());
+        assert!(decision.best().is_none() && decision.take_best().is_none(), "{}", policy.name());
     }
 }
 
@@ -283,7 +285,7 @@ fn a_cold_commit_makes_its_endpoint_the_latest() {
     for request in 0..6 {
         pool.body = format!(r#"{{"prompt":"{request}{}"}}"#, prose(2000));
         let mut decision = pool.decide(Draw { seed: 0, turn: request });
-        let winner = decision.next().unwrap();
+        let winner = decision.take_best().unwrap();
         assert!(decision.cold);
         decision.commit(&pool.index, winner.id).unwrap();
         taken.push(winner.candidate);
@@ -307,9 +309,9 @@ fn next_goes_down_the_ranking() {
     [(0, 3), (1, 14), (2, 0), (3, 9)].into_iter().for_each(|(id, blocks)| pool.hold(id, blocks));
     let mut decision = pool.decide(support::DRAW);
     let order: Vec<_> =
-        std::iter::from_fn(|| decision.next()).map(|choice| (choice.id.0, choice.matched)).collect();
+        std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| (choice.id.0, choice.matched)).collect();
     assert_eq!(order, [(1, 14), (3, 9), (0, 3), (2, 0)]);
-    assert!(decision.next().is_none());
+    assert!(decision.take_best().is_none());
     assert_eq!(decision.best().unwrap().id, EndpointId(1), "best forgets nothing");
 }
 
@@ -321,7 +323,7 @@ fn preference_goes_before_the_ranking() {
     let mut decision = pool.decide(support::DRAW);
     decision.prefer(EndpointId(0));
     assert_eq!(decision.best().unwrap().id, EndpointId(0));
-    let order: Vec<_> = std::iter::from_fn(|| decision.next()).map(|choice| choice.id.0).collect();
+    let order: Vec<_> = std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.id.0).collect();
     assert_eq!(order, [0, 1, 2]);
 }
 

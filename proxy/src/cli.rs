@@ -153,19 +153,31 @@ fn say(message: &str) {
 mod lab {
     //! The laboratory's commands.
 
+    use bench::demo::{DemoArgs, DemoError};
+    use bench::fake_server::{FakeServerArgs, FakeServerError};
+
     use super::*;
 
-    pub(super) fn demo(args: bench::demo::DemoArgs) -> ExitCode {
-        run(bench::demo::run(args, &proxy::lab::InProcess, &mut std::io::stdout()))
+    pub(super) fn demo(args: DemoArgs) -> ExitCode {
+        let usage = |error: &DemoError| matches!(error, DemoError::Trace(_));
+        run(bench::demo::run(args, &proxy::lab::InProcess, &mut std::io::stdout()), usage)
     }
 
-    pub(super) fn fake_server(args: bench::fake_server::FakeServerArgs) -> ExitCode {
-        run(bench::fake_server::run(args, &mut std::io::stdout()))
+    pub(super) fn fake_server(args: FakeServerArgs) -> ExitCode {
+        let usage = |error: &FakeServerError| {
+            matches!(error, FakeServerError::Option(_) | FakeServerError::Listen { .. })
+        };
+        run(bench::fake_server::run(args, &mut std::io::stdout()), usage)
     }
 
-    fn run<E: std::fmt::Display>(task: impl Future<Output = Result<(), E>>) -> ExitCode {
+    /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.
+    fn run<E: std::fmt::Display>(
+        task: impl Future<Output = Result<(), E>>,
+        usage: impl Fn(&E) -> bool,
+    ) -> ExitCode {
         match data_runtime().map(|runtime| runtime.block_on(task)) {
             Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(error)) if usage(&error) => wrong(&error.to_string()),
             Ok(Err(error)) => failed(&error.to_string()),
             Err(error) => failed(&error.to_string()),
         }

@@ -52,14 +52,14 @@ impl Setup {
 
     fn file(&self, ports: &Ports) -> String {
         let Ports { data, h2c, admin } = ports;
-        let endpoints: String = self
-            .endpoints
-            .iter()
-            .map(|(name, at)| format!("  - name: {name}\n    url: http://{at}\n"))
-            .collect();
+        let row = |(name, at): &(String, SocketAddr)| format!("  - name: {name}\n    url: http://{at}\n");
+        let mut endpoints: String = self.endpoints.iter().map(row).collect();
+        if !endpoints.is_empty() {
+            endpoints.insert_str(0, "endpoints:\n");
+        }
         format!(
             "listeners:\n  - address: {data}\n    protocol: http1\n  - address: {h2c}\n    protocol: h2c\n\
-             admin: {admin}\nendpoints:\n{endpoints}{}",
+             admin: {admin}\n{endpoints}{}",
             self.yaml
         )
     }

@@ -32,7 +32,8 @@ impl ProxyHttp for PassThrough {
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("baseline LISTEN UPSTREAM...");
-    let upstreams: Vec<SocketAddr> = arguments.map(|upstream| upstream.parse().expect("an address")).collect();
+    let upstreams: Vec<SocketAddr> =
+        arguments.map(|upstream| upstream.parse().expect("an address")).collect();
     assert!(!upstreams.is_empty(), "baseline LISTEN UPSTREAM...");
     let conf = ServerConf { threads: 1, ..ServerConf::default() };
     let mut server = Server::new_with_opt_and_conf(None, conf);

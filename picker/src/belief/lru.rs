@@ -5,7 +5,7 @@
 //! of a prompt counts as used first, and with it which end an eviction takes.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::hash::BlockHash;
 
@@ -30,7 +30,7 @@ pub struct Recording {
 /// Blocks by recency, at most `capacity` of them. All operations are O(1) a block.
 #[derive(Debug)]
 pub struct Lru {
-    slots: HashMap<BlockHash, u32, BuildHasherDefault<HashIsHash>>,
+    slots: HashMap<BlockHash, u32, Keyed>,
     nodes: Vec<Node>,
     free: Vec<u32>,
     /// Most and least recently used; `NONE` when empty.
@@ -222,29 +222,45 @@ fn gallop(hashes: &[BlockHash], mut held: impl FnMut(&BlockHash) -> bool) -> usi
     known + unknown.partition_point(held)
 }
 
-/// A block's hash is a hash already.
-#[derive(Default)]
-struct HashIsHash(u64);
+/// Places block hashes in the map under a key of its own: block hashes are unkeyed, so a client could otherwise search for
+/// prompts whose blocks all fall into one place.
+#[derive(Clone, Debug)]
+struct Keyed(u64);
 
-impl Hasher for HashIsHash {
+impl Default for Keyed {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = Placement;
+
+    fn build_hasher(&self) -> Placement {
+        Placement { key: self.0, place: 0 }
+    }
+}
+
+/// One folded multiplication: the hash is a good one already.
+struct Placement {
+    key: u64,
+    place: u64,
+}
+
+impl Hasher for Placement {
     fn finish(&self) -> u64 {
-        self.0
+        self.place
     }
 
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+            self.write_u64(self.place ^ u64::from(byte));
         }
     }
 
     fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
-impl std::fmt::Debug for HashIsHash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HashIsHash")
+        let product = u128::from(value ^ self.key) * 0x9E37_79B9_7F4A_7C15;
+        self.place = (product >> 64) as u64 ^ product as u64;
     }
 }
 

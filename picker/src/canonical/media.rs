@@ -3,7 +3,7 @@
 //! The worth decides only how much of a prompt's length a shared picture counts for; the engine's own number
 //! depends on the model. So these are estimates, bounded, and only the content's hash has to be exact.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::read::{Broken, json};
 use crate::tokens::Media;
@@ -61,8 +61,7 @@ pub(super) fn media(kind: Kind, raw: &[u8]) -> Result<Media, Broken> {
         Kind::Audio => u32::try_from(data.len() * 3 / 4 / AUDIO_BYTES_PER_TOKEN).unwrap_or(TOKENS_MAX),
         Kind::Video => VIDEO_TOKENS,
     };
-    let content = xxh3_64(&[content.digest().to_le_bytes(), [kind as u8; 8]].concat());
-    Ok(Media { content, tokens: tokens.clamp(1, TOKENS_MAX) })
+    Ok(Media { content: content.digest(), tokens: tokens.clamp(1, TOKENS_MAX) })
 }
 
 /// The URL or the data of a part: the longest string in it, one level down at most.

@@ -85,7 +85,7 @@ pub(super) fn explained(
     let named = |choice: &Choice| candidates.endpoint(choice.id).map(|endpoint| endpoint.name.clone());
     let mut order = Vec::new();
     let best = made.best();
-    while let Some(choice) = made.next() {
+    while let Some(choice) = made.take_best() {
         order.push(named(&choice));
     }
     let Some(best) = best else { return json!({"api": api.name(), "endpoint": null, "order": order}) };

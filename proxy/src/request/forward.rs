@@ -64,7 +64,7 @@ impl Forward<'_> {
     async fn connect(&mut self, decision: &mut Decision) -> Result<Chosen, Stop> {
         let mut refusal = Kind::NoEndpoint;
         for _ in 0..ATTEMPTS_MAX {
-            let Some(choice) = decision.next() else { break };
+            let Some(choice) = decision.take_best() else { break };
             let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
             self.record.attempt();
             let booking = Booking::new(endpoint.clone(), self.router.now_ms());
