@@ -78,6 +78,9 @@ fn sources() -> Vec<(String, String)> {
 fn collect(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        if path.ends_with("target") {
+            continue; // what a build left
+        }
         if path.is_dir() {
             collect(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -34,6 +34,8 @@ enum ScrapeError {
     TooLong(usize),
     #[error("/metrics: page broke off")]
     Broken,
+    #[error("/metrics: none of the figures that are read, wanted vLLM's")]
+    Unknown,
     #[error("/metrics: not whole after {0:?}")]
     Timeout(Duration),
 }
@@ -75,9 +77,7 @@ impl<'a> Poller<'a> {
         let read = self.read(page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
         self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
-        if outcome.is_ok() {
-            self.learn();
-        }
+        let outcome = outcome.and_then(|()| self.learn());
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
         if self.endpoint.scraped(error)
@@ -106,8 +106,8 @@ impl<'a> Poller<'a> {
         if status == 200 { Ok(()) } else { Err(ScrapeError::Status(status)) }
     }
 
-    /// Takes what the page says: load, cache size, signs of a restart.
-    fn learn(&self) {
+    /// Takes what the page says: load, cache size, signs of a restart. Error: it says nothing of load.
+    fn learn(&self) -> Result<(), ScrapeError> {
         let router = self.router;
         let report = prometheus::read(&self.page);
         let before = self.endpoint.sample.load_full();
@@ -118,6 +118,8 @@ impl<'a> Poller<'a> {
         }
         router.index.resize(self.endpoint.id, router.capacity_blocks(&sample));
         self.endpoint.sample.store(Some(Arc::new(sample)));
+        let known = report.waiting.or(report.running).or(report.kv_usage);
+        known.map(|_| ()).ok_or(ScrapeError::Unknown)
     }
 }
 

@@ -14,6 +14,7 @@ use picker::belief::Commit;
 use picker::decide::{Choice, Decision};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::upstreams::peer::HttpPeer;
+use pingora_http::ResponseHeader;
 
 use super::headers::{self, Ours};
 use super::read::Body;
@@ -135,11 +136,11 @@ impl Forward<'_> {
             // Without chunks only the end of the connection ends a body of unknown length.
             self.session.set_keepalive(None);
         }
-        self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
         answer.session.read_timeout = Some(self.router.config.pool.timeouts.idle);
         if bodiless {
-            self.session.finish_body().await.map_err(|_| Stop::Gone)?;
+            write_alone(self.session, head).await.map_err(|_| Stop::Gone)?;
         } else {
+            self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
             self.relay_body(&mut answer).await?;
         }
         self.router.upstream.release(answer).await;
@@ -158,6 +159,16 @@ impl Forward<'_> {
             }
         }
     }
+}
+
+/// Writes a head that no body follows. Over HTTP/2 the head itself ends the stream: a `content-length` that an empty
+/// frame contradicts would break it.
+async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> pingora_core::Result<()> {
+    if let ServerSession::H2(stream) = session {
+        return stream.write_response_header(head, true);
+    }
+    session.write_response_header(head).await?;
+    session.finish_body().await
 }
 
 async fn connect(router: &Router, endpoint: &Endpoint) -> Option<(Connection, Arc<HttpPeer>)> {

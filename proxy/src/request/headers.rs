@@ -3,16 +3,16 @@
 use http::{HeaderName, HeaderValue, Method, Version, header};
 use picker::decide::{Choice, Decision};
 use pingora_core::Result;
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::{HeaderNameVariant, RequestHeader, ResponseHeader};
 
 use crate::endpoints::Endpoint;
 
 /// The endpoint that answered.
-pub(crate) const ENDPOINT: HeaderName = HeaderName::from_static("x-prefixroute-endpoint");
+const ENDPOINT: &str = "x-prefixroute-endpoint";
 /// The policy that chose it.
-pub(crate) const POLICY: HeaderName = HeaderName::from_static("x-prefixroute-policy");
+const POLICY: &str = "x-prefixroute-policy";
 /// Blocks that it was believed to hold, of blocks in the prompt.
-pub(crate) const MATCH: HeaderName = HeaderName::from_static("x-prefixroute-match");
+const MATCH: &str = "x-prefixroute-match";
 
 /// Headers of one hop (RFC 9110, 7.6.1), besides those that `Connection` names.
 const HOP_BY_HOP: [&str; 11] = [
@@ -32,40 +32,54 @@ const HOP_BY_HOP: [&str; 11] = [
 /// Names in a `Connection` header that are looked at; one with more has them all removed up to here.
 const NOMINATED_MAX: usize = 32;
 
-/// The request as the engine gets it: the client's own head in origin form, less hop-by-hop headers and copies of the
-/// router's own, with the endpoint's `Host` and one framing.
+/// Appends a header under the name as its sender spelled it (pingora's type for that has no public name).
+macro_rules! append {
+    ($head:expr, $name:expr, $value:expr) => {
+        match $name {
+            HeaderNameVariant::Case(name) => $head.append_header(name.clone(), $value.clone()).map(|_| ()),
+            HeaderNameVariant::Titled(name) => {
+                $head.append_header(name.to_owned(), $value.clone()).map(|_| ())
+            }
+        }
+    };
+}
+
+/// The request as the engine gets it: the client's own head in origin form and in its own order and spelling, less
+/// hop-by-hop headers and copies of the router's own, with the endpoint's `Host` and one framing.
 pub(crate) fn to_engine(
     client: &RequestHeader,
     endpoint: &Endpoint,
     body_bytes: usize,
 ) -> Result<RequestHeader> {
-    let mut head = client.clone();
+    let room = client.headers.len() + 2;
+    let mut head = RequestHeader::build(client.method.clone(), target(client), Some(room))?;
+    head.insert_header(header::HOST, endpoint.host.clone())?;
+    let nominated = nominated(&client.headers);
+    client.map(|name, value| {
+        match passes(&name, &nominated) && !is(&name, "host") && !is(&name, "content-length") {
+            true => append!(head, name, value),
+            false => Ok(()),
+        }
+    })?;
     let framed = client.headers.contains_key(header::CONTENT_LENGTH)
         || client.headers.contains_key(header::TRANSFER_ENCODING)
         || matches!(client.method, Method::POST | Method::PUT | Method::PATCH);
-    if client.uri.authority().is_some()
-        && let Some(origin) = client.uri.path_and_query()
-    {
-        head.set_uri(http::Uri::from(origin.clone()));
-    }
-    head.set_version(Version::HTTP_11);
-    for name in nominated(&client.headers) {
-        head.remove_header(&name);
-    }
-    for name in HOP_BY_HOP {
-        head.remove_header(name);
-    }
-    for name in [ENDPOINT, POLICY, MATCH, header::CONTENT_LENGTH] {
-        head.remove_header(&name);
-    }
-    head.insert_header(header::HOST, endpoint.host.clone())?;
     if framed || body_bytes > 0 {
         head.insert_header(header::CONTENT_LENGTH, body_bytes)?;
     }
     Ok(head)
 }
 
-/// The engine's answer as the client gets it.
+/// The request's target in origin form: a client that names another authority does not choose the upstream.
+fn target(client: &RequestHeader) -> &[u8] {
+    let raw = client.raw_path();
+    match client.uri.path_and_query() {
+        Some(origin) if !raw.starts_with(b"/") && raw != b"*" => origin.as_str().as_bytes(),
+        _ => raw,
+    }
+}
+
+/// The engine's answer as the client gets it, in the engine's order and spelling.
 ///
 /// The framing is made anew for the client's side of the connection: a known length stays, anything else is chunked over
 /// HTTP/1.1, closed over 1.0, and its own over HTTP/2.
@@ -74,16 +88,13 @@ pub(crate) fn to_client(
     client: &RequestHeader,
     ours: Option<&Ours>,
 ) -> Result<Box<ResponseHeader>> {
-    let mut head = Box::new(engine.clone());
-    for name in nominated(&engine.headers) {
-        head.remove_header(&name);
-    }
-    for name in HOP_BY_HOP {
-        head.remove_header(name);
-    }
-    for name in [ENDPOINT, POLICY, MATCH] {
-        head.remove_header(&name);
-    }
+    let mut head = Box::new(ResponseHeader::build(engine.status, Some(engine.headers.len() + 4))?);
+    head.set_reason_phrase(engine.get_reason_phrase())?;
+    let nominated = nominated(&engine.headers);
+    engine.map(|name, value| match passes(&name, &nominated) {
+        true => append!(head, name, value),
+        false => Ok(()),
+    })?;
     let bodiless = client.method == Method::HEAD || matches!(engine.status.as_u16(), 204 | 304);
     if client.version == Version::HTTP_11 && !bodiless && !head.headers.contains_key(header::CONTENT_LENGTH) {
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
@@ -93,6 +104,20 @@ pub(crate) fn to_client(
         ours.insert(&mut head)?;
     }
     Ok(head)
+}
+
+/// Whether a header goes on to the next hop.
+fn passes(name: &HeaderNameVariant<'_>, nominated: &[HeaderName]) -> bool {
+    let nominated = nominated.iter().map(HeaderName::as_str);
+    !HOP_BY_HOP.into_iter().chain([ENDPOINT, POLICY, MATCH]).chain(nominated).any(|hop| is(name, hop))
+}
+
+fn is(name: &HeaderNameVariant<'_>, wanted: &str) -> bool {
+    let name = match name {
+        HeaderNameVariant::Case(name) => name.as_slice(),
+        HeaderNameVariant::Titled(name) => name.as_bytes(),
+    };
+    name.eq_ignore_ascii_case(wanted.as_bytes())
 }
 
 /// What the three headers say.

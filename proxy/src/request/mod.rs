@@ -162,6 +162,7 @@ fn unread(error: ReadError) -> Stop {
         ReadError::TooLarge => Stop::Refuse(Kind::BodyTooLarge),
         ReadError::TooSlow => Stop::Refuse(Kind::RequestTimeout),
         ReadError::NoMemory => Stop::Refuse(Kind::Overloaded),
+        ReadError::Malformed => Stop::Refuse(Kind::BadRequest),
         ReadError::Gone => Stop::Gone,
     }
 }

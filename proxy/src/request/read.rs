@@ -32,7 +32,9 @@ pub(crate) enum ReadError {
     TooSlow,
     /// No memory within the time for the body.
     NoMemory,
-    /// The client left, or broke the framing.
+    /// The framing is broken.
+    Malformed,
+    /// The client left.
     Gone,
 }
 
@@ -91,7 +93,11 @@ impl Reader<'_> {
     }
 
     async fn chunk(&mut self) -> Result<Option<Bytes>, ReadError> {
-        self.session.read_request_body().await.map_err(|_| ReadError::Gone)
+        self.session.read_request_body().await.map_err(|error| match error.etype().as_str() {
+            "InvalidChunk" | "InvalidTrailerEnd" => ReadError::Malformed,
+            "ReadTimedout" => ReadError::TooSlow,
+            _ => ReadError::Gone,
+        })
     }
 
     /// Whether a body of `length` bytes so far is within its bounds.
