@@ -12,11 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-
-/// Ports are found free and then let go, so another process may take one first.
-const START_ATTEMPTS: usize = 3;
 
 /// What to start: endpoints and the rest of the configuration.
 #[derive(Clone, Debug, Default)]
@@ -50,31 +46,17 @@ impl Setup {
         Router::start(self).await
     }
 
-    fn file(&self, ports: &Ports) -> String {
-        let Ports { data, h2c, admin } = ports;
+    fn file(&self) -> String {
         let row = |(name, at): &(String, SocketAddr)| format!("  - name: {name}\n    url: http://{at}\n");
         let mut endpoints: String = self.endpoints.iter().map(row).collect();
         if !endpoints.is_empty() {
             endpoints.insert_str(0, "endpoints:\n");
         }
         format!(
-            "listeners:\n  - address: {data}\n    protocol: http1\n  - address: {h2c}\n    protocol: h2c\n\
-             admin: {admin}\n{endpoints}{}",
+            "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n\
+             admin: 127.0.0.1:0\n{endpoints}{}",
             self.yaml
         )
-    }
-}
-
-struct Ports {
-    data: SocketAddr,
-    h2c: SocketAddr,
-    admin: SocketAddr,
-}
-
-impl Ports {
-    fn free() -> Self {
-        let [data, h2c, admin] = free_addresses();
-        Self { data, h2c, admin }
     }
 }
 
@@ -82,6 +64,14 @@ impl Ports {
 pub fn free_addresses<const COUNT: usize>() -> [SocketAddr; COUNT] {
     let held: [TcpListener; COUNT] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     held.map(|listener| listener.local_addr().unwrap())
+}
+
+/// The addresses in the log line that tells of serving: data, h2c, admin.
+fn serving(line: &str) -> Option<[SocketAddr; 3]> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let listeners = line["listeners"].as_str()?.trim_matches(['[', ']']);
+    let (data, h2c) = listeners.split_once(", ")?;
+    Some([data.parse().ok()?, h2c.parse().ok()?, line["admin"].as_str()?.parse().ok()?])
 }
 
 /// Where the build put the binary: beside the folder of the test executables.
@@ -106,46 +96,21 @@ pub struct Router {
 }
 
 impl Router {
+    /// Ports are the system's choice; the line that tells of serving tells them.
     async fn start(setup: Setup) -> Self {
-        let mut output = String::new();
-        for _ in 0..START_ATTEMPTS {
-            match Self::try_start(&setup).await {
-                Ok(router) => return router.scraped(setup.endpoints.len()).await,
-                Err(failure) => output = failure,
-            }
-        }
-        panic!("the router does not start:\n{output}");
-    }
-
-    async fn try_start(setup: &Setup) -> Result<Self, String> {
-        let ports = Ports::free();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
-        std::fs::write(&file, setup.file(&ports)).unwrap();
+        std::fs::write(&file, setup.file()).unwrap();
         let mut command = Command::new(binary());
-        command.args(["serve", "--config"]).arg(&file);
-        let Ports { data, h2c, admin } = ports;
-        let mut router = Self { data, h2c, admin, process: Process::start(command), _folder: folder };
-        match router.listening().await {
-            true => Ok(router),
-            false => Err(router.process.output()),
-        }
-    }
-
-    /// Waits for all three listeners and `/healthz`; false when the process ends instead.
-    async fn listening(&mut self) -> bool {
-        let (data, h2c, admin) = (self.data, self.h2c, self.admin);
-        let child = Mutex::new(&mut self.process.child);
-        until("the router's listeners", DEADLINE, || async {
-            if child.lock().try_wait().unwrap().is_some() {
-                return Some(false);
-            }
-            for address in [data, h2c, admin] {
-                TcpStream::connect(address).await.ok()?;
-            }
-            (exchange(admin, get("/healthz")).await.status() == 200).then_some(true)
+        command.args(["serve", "--config"]).arg(&file).env_remove("PREFIXROUTE_LOG");
+        let process = Process::start(command);
+        let [data, h2c, admin] = until("the router's listeners", DEADLINE, || async {
+            let output = process.output();
+            output.lines().find_map(serving)
         })
-        .await
+        .await;
+        let router = Self { data, h2c, admin, process, _folder: folder };
+        router.scraped(setup.endpoints.len()).await
     }
 
     async fn scraped(self, endpoints: usize) -> Self {
