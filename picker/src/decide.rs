@@ -244,7 +244,15 @@ fn rank(
             Policy::RoundRobin => (count - (candidate + count - turn(draw, count)) % count) as u64,
             _ => draw.number(candidate),
         };
-        Choice { candidate, id: to.id, matched: view.matched[candidate], total, preferred: false, tie, tried: false }
+        Choice {
+            candidate,
+            id: to.id,
+            matched: view.matched[candidate],
+            total,
+            preferred: false,
+            tie,
+            tried: false,
+        }
     };
     view.candidates.iter().enumerate().map(choice).collect()
 }

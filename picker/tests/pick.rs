@@ -197,7 +197,10 @@ fn the_same_seed_gives_the_same_answer() {
         let pool = Pool::idle(policy, 5);
         let order = |seed, turn| {
             let mut decision = pool.decide(Draw { seed, turn });
-            std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.candidate).collect::<Vec<_>>()
+            std::iter::from_fn(|| decision.take_best())
+                .take(9)
+                .map(|choice| choice.candidate)
+                .collect::<Vec<_>>()
         };
         assert!((0..50).all(|turn| order(1, turn) == order(1, turn)), "{}", policy.name());
         let differs = (0..50).any(|turn| order(1, turn) != order(2, turn));
@@ -308,8 +311,10 @@ fn next_goes_down_the_ranking() {
     let pool = Pool::idle(Policy::Prefix, 4);
     [(0, 3), (1, 14), (2, 0), (3, 9)].into_iter().for_each(|(id, blocks)| pool.hold(id, blocks));
     let mut decision = pool.decide(support::DRAW);
-    let order: Vec<_> =
-        std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| (choice.id.0, choice.matched)).collect();
+    let order: Vec<_> = std::iter::from_fn(|| decision.take_best())
+        .take(9)
+        .map(|choice| (choice.id.0, choice.matched))
+        .collect();
     assert_eq!(order, [(1, 14), (3, 9), (0, 3), (2, 0)]);
     assert!(decision.take_best().is_none());
     assert_eq!(decision.best().unwrap().id, EndpointId(1), "best forgets nothing");
@@ -323,7 +328,8 @@ fn preference_goes_before_the_ranking() {
     let mut decision = pool.decide(support::DRAW);
     decision.prefer(EndpointId(0));
     assert_eq!(decision.best().unwrap().id, EndpointId(0));
-    let order: Vec<_> = std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.id.0).collect();
+    let order: Vec<_> =
+        std::iter::from_fn(|| decision.take_best()).take(9).map(|choice| choice.id.0).collect();
     assert_eq!(order, [0, 1, 2]);
 }
 

@@ -89,7 +89,8 @@ impl Upstream {
 
     /// A new connection.
     pub(crate) async fn connect_anew(&self, peer: &HttpPeer) -> Result<Connection, ConnectError> {
-        let stream = timeout(self.connect, self.connector.new_stream(peer)).await;
+        // Boxed: its 16 KiB of state would otherwise be part of every request's, also of those that find a pooled one.
+        let stream = timeout(self.connect, Box::pin(self.connector.new_stream(peer))).await;
         let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|_| ConnectError::Failed)?;
         let stream = tcp(stream).ok_or(ConnectError::Failed)?;
         Ok(Connection { stream, reused: false, key: peer.reuse_hash() })

@@ -70,7 +70,7 @@ impl Endpoint {
 
     /// Notes how the last attempt to connect ended.
     pub(crate) fn set_reachable(&self, reachable: bool) {
-        if self.unreachable.swap(!reachable, Ordering::Relaxed) != !reachable {
+        if self.unreachable.swap(!reachable, Ordering::Relaxed) == reachable {
             tracing::info!(endpoint = self.name, reachable, "endpoint");
         }
         if !reachable {
