@@ -1,7 +1,7 @@
 //! Workloads: who asks what, when.
 //!
 //! A trace is a list of requests with arrival times, each of a tenant whose system prompt they share.
-//! [`generate`] makes one from a seed; [`file`] writes and reads them as lines of JSON.
+//! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON.
 
 pub mod file;
 mod words;
