@@ -16,6 +16,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -185,7 +186,7 @@ def main():
             table(*measure(running, bodies(folder, options.bytes), options), options)
         finally:
             for process in started:
-                process.terminate()
+                process.send_signal(signal.SIGINT)  # pingora waits minutes after SIGTERM
             for process in started:
                 process.wait(timeout=40)
 

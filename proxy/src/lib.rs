@@ -5,6 +5,7 @@
 //! `upstream` is one HTTP/1.1 exchange with an engine; `admin` is what operators see.
 
 mod admin;
+mod client;
 mod drain;
 mod endpoints;
 mod metrics;

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use config::{Config, Protocol};
 use pingora_core::apps::ServerApp;
-use pingora_core::protocols::l4::ext::TcpKeepalive;
-use pingora_core::protocols::l4::stream::Stream as Tcp;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
 use crate::admin::Admin;
+use crate::client::Client;
 use crate::drain::{Connected, signalled};
 use crate::endpoints::poll::poll;
 use crate::request::Front;
@@ -193,13 +193,12 @@ async fn connection<A: ServerApp>(
     protocol: Protocol,
     down: &watch::Receiver<bool>,
 ) {
-    let mut stream = Tcp::from(stream);
-    let _ = stream.set_nodelay();
-    let _ = stream.set_keepalive(&keepalive());
-    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&mut stream)).await != Ok(true) {
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
+    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
         return;
     }
-    let mut next = app.process_new(Box::new(stream), down).await;
+    let mut next = app.process_new(Box::new(Client::new(stream)), down).await;
     while let Some(stream) = next {
         next = app.process_new(stream, down).await;
     }
@@ -207,18 +206,26 @@ async fn connection<A: ServerApp>(
 
 /// Notices a client whose host has vanished without a word.
 fn keepalive() -> TcpKeepalive {
-    TcpKeepalive {
-        idle: Duration::from_secs(60),
-        interval: Duration::from_secs(10),
-        count: 3,
-        #[cfg(target_os = "linux")]
-        user_timeout: Duration::ZERO,
-    }
+    TcpKeepalive::new()
+        .with_time(Duration::from_secs(60))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3)
 }
 
-/// Waits for the preface here, under a deadline: pingora's own look at it has none.
-async fn speaks_http2(stream: &mut Tcp) -> bool {
-    use pingora_core::protocols::Peek;
-    let mut preface = [0; PREFACE.len()];
-    matches!(stream.try_peek(&mut preface).await, Ok(true)) && preface == *PREFACE
+/// Waits for HTTP/2's preface, and leaves it in the stream. Done here, under a deadline: pingora's own look has none.
+async fn speaks_http2(stream: &TcpStream) -> bool {
+    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        match stream.peek(&mut seen).await {
+            Ok(length @ 1..) if seen[..length] == PREFACE[..length] => {
+                if length == PREFACE.len() {
+                    return true;
+                }
+                // What is there already does not wake us again.
+                sleep(LOOK_AGAIN).await;
+            }
+            _ => return false,
+        }
+    }
 }
