@@ -1,6 +1,6 @@
 //! One HTTP/1.1 exchange with an engine: connect, send head and body, wait for the first byte.
 //!
-//! Head and the start of the body leave in one write, which saves a segment and a system call a request. While a large
+//! Head and body leave in one vectored write, which saves a segment, a system call and a copy a request. While a large
 //! body is still being written the connection is watched for an early answer (a 413, a 401), which would otherwise be
 //! lost or waited for until the write fails. The first bytes of the answer are read here, so it is known for certain
 //! whether an engine that broke had answered anything: only a connection taken from the pool that died
@@ -9,18 +9,17 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::v1::client::{HttpSession, http_req_header_to_wire};
+use pingora_core::protocols::http::v1::client::HttpSession;
 use pingora_core::protocols::l4::stream::Stream as Tcp;
 use pingora_core::upstreams::peer::{HttpPeer, Peer};
-use pingora_http::RequestHeader;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Bytes of the body that leave together with the head.
-const FIRST_WRITE_BYTES: usize = 64 * 1024;
+/// A larger body may meet an early answer while it is being written.
+const WATCHED_BODY_BYTES: usize = 64 * 1024;
 /// Room for the first bytes of an answer; a longer head is read on by the session.
 const FIRST_READ_BYTES: usize = 4 * 1024;
 /// Idle connections kept, over all endpoints.
@@ -39,6 +38,16 @@ pub(crate) struct Connection {
     /// Taken from the pool: the engine may have closed it already.
     reused: bool,
     key: u64,
+}
+
+/// A request as it goes on the wire.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    /// Request line and headers, the empty line included, framed for `body`.
+    pub(crate) head: &'a [u8],
+    pub(crate) body: &'a [u8],
+    /// The answer has no body, whatever its head says.
+    pub(crate) bodiless: bool,
 }
 
 /// Why there is no connection.
@@ -98,13 +107,12 @@ impl Upstream {
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that died
     /// without a byte is replaced by a new one, once: the engine had closed it, so it has not begun anything.
-    ///
-    /// `head` must be framed for `body`. Cancel by dropping: the connection closes, the engine aborts.
+    /// Cancel by dropping: the connection closes, the engine aborts.
     pub(crate) async fn exchange(
         &self,
         connection: Connection,
         peer: &HttpPeer,
-        request: (&RequestHeader, &Bytes),
+        request: Request<'_>,
         first_byte: Duration,
     ) -> Result<Answer, ExchangeError> {
         let reused = connection.reused;
@@ -136,13 +144,8 @@ fn tcp(stream: Stream) -> Option<Box<Tcp>> {
 }
 
 impl Connection {
-    async fn exchange(
-        mut self,
-        (head, body): (&RequestHeader, &Bytes),
-        first_byte: Duration,
-    ) -> Result<Answer, ExchangeError> {
-        let wire = http_req_header_to_wire(head).ok_or(ExchangeError::Broken)?;
-        let (first, partial) = match timeout(first_byte, self.first_bytes(wire, body)).await {
+    async fn exchange(mut self, request: Request<'_>, first_byte: Duration) -> Result<Answer, ExchangeError> {
+        let (first, partial) = match timeout(first_byte, self.first_bytes(request)).await {
             Err(_) => return Err(ExchangeError::Timeout),
             Ok(Err(_)) => return Err(ExchangeError::NoByte),
             Ok(Ok(first)) => first,
@@ -152,13 +155,16 @@ impl Connection {
         session.read_timeout = Some(first_byte);
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
-        let partial = partial || head.method == http::Method::HEAD;
-        Ok(Answer { session, partial, key: self.key })
+        Ok(Answer { session, partial: partial || request.bodiless, key: self.key })
     }
 
     /// The first bytes of the answer, never none, and whether they came before the request had left.
-    async fn first_bytes(&mut self, wire: BytesMut, body: &Bytes) -> io::Result<(BytesMut, bool)> {
-        let (sent, early) = self.send(wire, body).await;
+    async fn first_bytes(&mut self, request: Request<'_>) -> io::Result<(BytesMut, bool)> {
+        let (sent, early) = if request.body.len() > WATCHED_BODY_BYTES {
+            self.send_watching(request).await
+        } else {
+            (send(&mut self.stream, request).await, None)
+        };
         if let Some(early) = early {
             return Ok((early, true));
         }
@@ -171,29 +177,13 @@ impl Connection {
         }
     }
 
-    async fn send(&mut self, mut wire: BytesMut, body: &Bytes) -> (io::Result<()>, Option<BytesMut>) {
-        let (now, later) = body.split_at(body.len().min(FIRST_WRITE_BYTES));
-        wire.extend_from_slice(now);
-        if let Err(error) = self.stream.write_all(&wire).await {
-            return (Err(error), None);
-        }
-        if later.is_empty() {
-            return (self.stream.flush().await, None);
-        }
-        self.send_watching(later).await
-    }
-
-    /// Writes the rest of a large body unless an answer comes first.
-    async fn send_watching(&mut self, rest: &[u8]) -> (io::Result<()>, Option<BytesMut>) {
+    /// Writes a request unless an answer comes first.
+    async fn send_watching(&mut self, request: Request<'_>) -> (io::Result<()>, Option<BytesMut>) {
         let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
         let mut early = BytesMut::with_capacity(FIRST_READ_BYTES);
-        let send = async {
-            writer.write_all(rest).await?;
-            writer.flush().await
-        };
         tokio::select! {
             biased;
-            sent = send => (sent, None),
+            sent = send(&mut writer, request) => (sent, None),
             read = reader.read_buf(&mut early) => match read {
                 Ok(1..) => (Ok(()), Some(early)),
                 Ok(0) => (Err(io::ErrorKind::UnexpectedEof.into()), None),
@@ -201,4 +191,9 @@ impl Connection {
             },
         }
     }
+}
+
+async fn send(into: &mut (impl AsyncWrite + Unpin), request: Request<'_>) -> io::Result<()> {
+    into.write_all_buf(&mut Buf::chain(request.head, request.body)).await?;
+    into.flush().await
 }

@@ -7,14 +7,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use picker::chance::Draw;
-use pingora_http::RequestHeader;
 use tokio::time::{sleep, timeout};
 
 use super::load::Sample;
 use super::{Endpoint, prometheus};
 use crate::router::Router;
+use crate::upstream::Request;
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
@@ -62,7 +61,7 @@ fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
 struct Poller<'a> {
     router: &'a Router,
     endpoint: Arc<Endpoint>,
-    head: RequestHeader,
+    head: Vec<u8>,
     page: Vec<u8>,
 }
 
@@ -92,7 +91,7 @@ impl<'a> Poller<'a> {
         let scraper = &self.router.scraper;
         let peer = self.endpoint.peer().await.ok_or(ScrapeError::Resolve)?;
         let connection = scraper.connect(&peer).await?;
-        let request = (&self.head, &Bytes::new());
+        let request = Request { head: &self.head, body: b"", bodiless: false };
         let mut answer = scraper.exchange(connection, &peer, request, limit).await?;
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
         self.page.clear();
@@ -123,10 +122,7 @@ impl<'a> Poller<'a> {
     }
 }
 
-fn scrape_head(endpoint: &Endpoint) -> RequestHeader {
-    let mut head = RequestHeader::build("GET", b"/metrics", Some(4)).expect("a constant method and path");
-    let host = head.insert_header(http::header::HOST, endpoint.host.clone());
-    host.and_then(|()| head.insert_header(http::header::ACCEPT, "text/plain"))
-        .expect("header values checked before");
-    head
+fn scrape_head(endpoint: &Endpoint) -> Vec<u8> {
+    let host = endpoint.host.as_bytes();
+    [b"GET /metrics HTTP/1.1\r\nHost: ", host, b"\r\nAccept: text/plain\r\n\r\n"].concat()
 }

@@ -22,7 +22,7 @@ use super::record::Record;
 use crate::endpoints::{Booking, Endpoint};
 use crate::metrics::Kind;
 use crate::router::{Candidates, Router};
-use crate::upstream::{Answer, Connection, ExchangeError};
+use crate::upstream::{Answer, Connection, ExchangeError, Request};
 
 /// Endpoints that one request is tried at.
 const ATTEMPTS_MAX: usize = 3;
@@ -84,10 +84,13 @@ impl Forward<'_> {
         let Chosen { choice, booking, connection, peer } = chosen;
         let endpoint = booking.endpoint();
         let belief = Belief::commit(self.router, &decision, &choice);
-        let head = headers::to_engine(self.session.req_header(), endpoint, body.bytes.len());
-        let head = head.map_err(|_| Stop::Refuse(Kind::BadRequest))?;
+        let client = self.session.req_header();
+        let bodiless = client.method == Method::HEAD;
+        let head = headers::to_engine(client, endpoint, body.bytes.len());
+        let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
+        let request = Request { head: &head, body: &body.bytes, bodiless };
         let first_byte = self.router.config.pool.timeouts.first_byte;
-        let exchange = self.router.upstream.exchange(connection, &peer, (&head, &body.bytes), first_byte);
+        let exchange = self.router.upstream.exchange(connection, &peer, request, first_byte);
         let answer = unless_gone(self.session, exchange).await?;
         let mut answer = answer.map_err(|error| Stop::Refuse(kind(error)))?;
         let status = self.final_head(&mut answer).await?;

@@ -1,5 +1,6 @@
 //! Heads on their way through: what belongs to one connection stays there, the rest passes as it came.
 
+use bytes::{BufMut, BytesMut};
 use http::{HeaderName, HeaderValue, Method, Version, header};
 use picker::decide::{Choice, Decision};
 use pingora_core::Result;
@@ -29,45 +30,47 @@ const HOP_BY_HOP: [&str; 11] = [
     "http2-settings",
 ];
 
+/// Room for the head of an ordinary request.
+const HEAD_BYTES: usize = 1024;
+
 /// Names in a `Connection` header that are looked at; one with more has them all removed up to here.
 const NOMINATED_MAX: usize = 32;
 
-/// Appends a header under the name as its sender spelled it (pingora's type for that has no public name).
-macro_rules! append {
-    ($head:expr, $name:expr, $value:expr) => {
-        match $name {
-            HeaderNameVariant::Case(name) => $head.append_header(name.clone(), $value.clone()).map(|_| ()),
-            HeaderNameVariant::Titled(name) => {
-                $head.append_header(name.to_owned(), $value.clone()).map(|_| ())
-            }
-        }
-    };
-}
-
-/// The request as the engine gets it: the client's own head in origin form and in its own order and spelling, less
-/// hop-by-hop headers and copies of the router's own, with the endpoint's `Host` and one framing.
-pub(crate) fn to_engine(
-    client: &RequestHeader,
-    endpoint: &Endpoint,
-    body_bytes: usize,
-) -> Result<RequestHeader> {
-    let room = client.headers.len() + 2;
-    let mut head = RequestHeader::build(client.method.clone(), target(client), Some(room))?;
-    head.insert_header(header::HOST, endpoint.host.clone())?;
+/// The head of the request as it goes to the engine: the client's own in origin form and in its own order and spelling,
+/// less hop-by-hop headers and copies of the router's own, with the endpoint's `Host` and one framing.
+///
+/// `None`: a target that cannot stand in a request line. HOT: bytes are written as they are, no map is built.
+pub(crate) fn to_engine(client: &RequestHeader, endpoint: &Endpoint, body_bytes: usize) -> Option<BytesMut> {
+    let target = target(client);
+    if target.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' ')) {
+        return None;
+    }
+    let mut head = BytesMut::with_capacity(HEAD_BYTES);
+    for part in [client.method.as_str().as_bytes(), b" ", target, b" HTTP/1.1\r\n"] {
+        head.put_slice(part);
+    }
+    put_header(&mut head, b"Host", endpoint.host.as_bytes());
     let nominated = nominated(&client.headers);
-    client.map(|name, value| {
-        match passes(&name, &nominated) && !is(&name, "host") && !is(&name, "content-length") {
-            true => append!(head, name, value),
-            false => Ok(()),
+    let passed = client.map(|name, value| {
+        if passes(&name, &nominated) && !is(&name, "host") && !is(&name, "content-length") {
+            put_header(&mut head, spelled(&name), value.as_bytes());
         }
-    })?;
+        Ok(())
+    });
     let framed = client.headers.contains_key(header::CONTENT_LENGTH)
         || client.headers.contains_key(header::TRANSFER_ENCODING)
         || matches!(client.method, Method::POST | Method::PUT | Method::PATCH);
     if framed || body_bytes > 0 {
-        head.insert_header(header::CONTENT_LENGTH, body_bytes)?;
+        put_header(&mut head, b"Content-Length", body_bytes.to_string().as_bytes());
     }
-    Ok(head)
+    head.put_slice(b"\r\n");
+    passed.ok().map(|()| head)
+}
+
+fn put_header(head: &mut BytesMut, name: &[u8], value: &[u8]) {
+    for part in [name, b": ", value, b"\r\n"] {
+        head.put_slice(part);
+    }
 }
 
 /// The request's target in origin form: a client that names another authority does not choose the upstream.
@@ -91,9 +94,10 @@ pub(crate) fn to_client(
     let mut head = Box::new(ResponseHeader::build(engine.status, Some(engine.headers.len() + 4))?);
     head.set_reason_phrase(engine.get_reason_phrase())?;
     let nominated = nominated(&engine.headers);
-    engine.map(|name, value| match passes(&name, &nominated) {
-        true => append!(head, name, value),
-        false => Ok(()),
+    engine.map(|name, value| match name {
+        _ if !passes(&name, &nominated) => Ok(()),
+        HeaderNameVariant::Case(name) => head.append_header(name.clone(), value.clone()).map(|_| ()),
+        HeaderNameVariant::Titled(name) => head.append_header(name.to_owned(), value.clone()).map(|_| ()),
     })?;
     let bodiless = client.method == Method::HEAD || matches!(engine.status.as_u16(), 204 | 304);
     if client.version == Version::HTTP_11 && !bodiless && !head.headers.contains_key(header::CONTENT_LENGTH) {
@@ -113,11 +117,15 @@ fn passes(name: &HeaderNameVariant<'_>, nominated: &[HeaderName]) -> bool {
 }
 
 fn is(name: &HeaderNameVariant<'_>, wanted: &str) -> bool {
-    let name = match name {
+    spelled(name).eq_ignore_ascii_case(wanted.as_bytes())
+}
+
+/// The name as its sender spelled it.
+fn spelled<'a>(name: &'a HeaderNameVariant<'_>) -> &'a [u8] {
+    match name {
         HeaderNameVariant::Case(name) => name.as_slice(),
         HeaderNameVariant::Titled(name) => name.as_bytes(),
-    };
-    name.eq_ignore_ascii_case(wanted.as_bytes())
+    }
 }
 
 /// What the three headers say.
