@@ -11,6 +11,7 @@ use harness::h2_client::{SendBody, piece, post_request, response_head};
 use harness::script::{STREAM_HEAD, chunk, write};
 use harness::upload::{Upload, upload};
 use harness::{Answer, Client, H2Client, Load, Router, Setup, Signal, Step, Stub, post, prompts};
+use std::time::Duration;
 
 const PATH: &str = "/v1/chat/completions";
 const KIB: usize = 1024;
@@ -265,6 +266,22 @@ async fn a_reused_connection_is_replaced_no_more_than_once() {
     a.always(Answer::steps([Step::Close]));
     router.chat(prompts::cold(2)).await.assert_router_error(502);
     assert_eq!((a.count(), b.count()), (3, 0), "requests at a and at b");
+}
+
+/// D27: one that lives on for half a second has processed something: no second generation.
+#[tokio::test]
+async fn a_reused_connection_that_dies_after_work_gives_502_and_no_second_generation() {
+    for end in [Step::Close, Step::Reset] {
+        let (a, b, router) = fleet().await;
+        assert_eq!(router.chat(prompts::cold(1)).await.endpoint(), "a");
+        let warm = a.last().connection;
+        a.always(Answer::steps([Step::Pause(Duration::from_millis(500)), end.clone()]));
+        router.chat(prompts::cold(2)).await.assert_router_error(502);
+        assert_eq!((a.count(), b.count()), (2, 0), "{end:?}: requests at a and at b");
+        assert_eq!(a.last().connection, warm, "the connection was reused");
+        assert!(a.last().complete, "the engine had the whole request");
+        router.idle().await;
+    }
 }
 
 /// D27: an engine closes after each response without saying so; no request may fall into the gap.

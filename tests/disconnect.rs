@@ -275,7 +275,7 @@ async fn a_hundred_leavers_leave_nothing_in_flight() {
     stub.wait("every connection to close", BAR, |seen| (open(seen) == 0).then_some(())).await;
 }
 
-/// A client that pipelines cannot be watched; its leaving is noticed at the next write at the latest.
+/// Behind a pipelined request, and with an engine that writes meanwhile.
 #[tokio::test]
 async fn a_client_gone_while_the_engine_streams_is_noticed_by_the_writes() {
     let ticks = (0..400).flat_map(|_| [chunk("data: tick\n\n"), Step::Pause(Duration::from_millis(20))]);
@@ -288,4 +288,32 @@ async fn a_client_gone_while_the_engine_streams_is_noticed_by_the_writes() {
     client.reset();
     stub.abandoned(0, BAR).await;
     router.idle().await;
+}
+
+/// Bytes of a next request, as many as fit a buffer or more, lie between the router and the client's leaving.
+async fn gone_behind_a_next_request(leave: Leave) {
+    for size in [4 << 10, 64 << 10] {
+        let stub = Stub::answering(silent_after(PLAIN)).await;
+        let router = Setup::of(&[&stub]).start().await;
+        let mut client = Client::connect(router.data).await;
+        client.send(post(PATH, prompts::cold(1))).await;
+        stub.request(0).await;
+        client.send(post(PATH, prompts::chat_of_size(2, size))).await;
+        let left = Instant::now();
+        go(Waiting::H1(client), leave);
+        let measured = stub.abandoned(0, Duration::from_secs(8)).await.duration_since(left);
+        assert!(measured < BAR, "{leave:?} behind {size} bytes: the stub saw the close after {measured:?}");
+        router.idle().await;
+        assert_eq!(stub.count(), 1, "{leave:?}: nobody waits for the next request");
+    }
+}
+
+#[tokio::test]
+async fn fin_behind_a_next_request() {
+    gone_behind_a_next_request(Leave::Fin).await;
+}
+
+#[tokio::test]
+async fn rst_behind_a_next_request() {
+    gone_behind_a_next_request(Leave::Rst).await;
 }

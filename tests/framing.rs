@@ -325,6 +325,30 @@ async fn pipelined_requests_are_answered_in_order() {
     }
 }
 
+/// A next request larger than a buffer comes while the first is being served, and waits its turn whole.
+#[tokio::test]
+async fn pipelined_bodies_are_answered_in_order_and_forwarded_once() {
+    let (stub, router) = fleet_of_one().await;
+    let go_on = Signal::default();
+    let gate = go_on.clone();
+    stub.script(move |request| {
+        let answer = Answer::json(200, &format!("{:?}", request.head.target()));
+        Answer::steps([Step::Wait(gate.clone())].into_iter().chain(answer.steps))
+    });
+    let bodies = [1000, 40 << 10, 2000].map(|size| prompts::chat_of_size(size as u64, size));
+    let targets = ["/1", "/2", "/3"];
+    let mut client = Client::connect(router.data).await;
+    client.send([0, 1, 2].map(|index| post(targets[index], &bodies[index])).concat()).await;
+    stub.request(0).await;
+    pace(Duration::from_millis(100)).await;
+    for target in targets {
+        go_on.fire();
+        assert_eq!(client.response("POST").await.text(), format!("{target:?}"));
+    }
+    let arrived = stub.seen(|seen| seen.requests.iter().map(|one| one.body.clone()).collect::<Vec<_>>());
+    assert!(arrived == bodies, "{} requests, or other bodies", arrived.len());
+}
+
 /// Bytes that come after the body must not cut the response that is running.
 #[tokio::test]
 async fn a_request_pipelined_into_a_stream_does_not_cut_it() {

@@ -1,8 +1,13 @@
 //! Which headers pass, which end here, and requests that no header or target may lead astray.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use harness::client::get;
-use harness::{Answer, Client, Router, Setup, Stub, prompts};
+use harness::client::{get, post_head};
+use harness::wait::pace;
+use harness::{Answer, Client, Router, Setup, Stub, prompts, within};
+use std::time::Duration;
+
+/// Within this a connection that the router gave up is closed, what it still reads of it included.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
 async fn fleet_of_one() -> (Stub, Router) {
     let stub = Stub::start().await;
@@ -147,6 +152,110 @@ async fn a_length_that_is_no_number_is_400() {
 async fn a_broken_chunk_head_is_400() {
     is_400("POST /v1/x HTTP/1.1\r\nhost: router\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
         .await;
+}
+
+/// A good chunk before the fault, a fault at once, a size that fits no integer.
+const BROKEN_CHUNKS: [&str; 3] = ["2\r\n{}\r\nXX\r\n", "zz\r\n", "FFFFFFFFFFFFFFFF1\r\n"];
+
+/// When the client sends what would be its next request.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    ShortlyAfter,
+    AfterThe400,
+}
+
+/// The 400 says that it is the last answer, and it is: the next request is neither answered nor forwarded.
+async fn nothing_is_served_after(chunks: &str, next: Next) {
+    let (stub, router) = fleet_of_one().await;
+    let mut client = Client::connect(router.data).await;
+    client.send([&post_head("/v1/x", "transfer-encoding: chunked\r\n"), chunks.as_bytes()].concat()).await;
+    if let Next::ShortlyAfter = next {
+        pace(Duration::from_millis(200)).await;
+        let _ = client.try_send(get("/smuggled")).await;
+    }
+    let response = client.response("POST").await;
+    response.assert_router_error(400);
+    assert_eq!(response.header("connection"), Some("close"), "{chunks:?} {next:?}");
+    if let Next::AfterThe400 = next {
+        let _ = client.try_send(get("/smuggled")).await;
+    }
+    let rest = within("the close", CLOSED_WITHIN, client.rest()).await;
+    assert!(rest.is_empty(), "{chunks:?} {next:?}: answered once more: {rest:?}");
+    assert_eq!(stub.count(), 0, "{chunks:?} {next:?}: reached a replica");
+}
+
+// D42
+#[tokio::test]
+async fn a_request_sent_shortly_after_a_broken_chunk_is_never_served() {
+    for chunks in BROKEN_CHUNKS {
+        nothing_is_served_after(chunks, Next::ShortlyAfter).await;
+    }
+}
+
+// D42
+#[tokio::test]
+async fn a_request_sent_after_the_400_of_a_broken_chunk_is_never_served() {
+    for chunks in BROKEN_CHUNKS {
+        nothing_is_served_after(chunks, Next::AfterThe400).await;
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_is_405_and_the_end_of_its_connection() {
+    let (stub, router) = fleet_of_one().await;
+    let mut client = Client::connect(router.data).await;
+    let tunnel = "CONNECT elsewhere.example:443 HTTP/1.1\r\nhost: elsewhere.example:443\r\n\r\n";
+    client.exchange(tunnel).await.assert_router_error(405);
+    client.closed(CLOSED_WITHIN).await;
+    assert_eq!(stub.count(), 0);
+}
+
+/// The engine would get the coded body without the coding's name.
+#[tokio::test]
+async fn another_coding_under_the_chunks_of_a_request_is_400() {
+    for codings in
+        ["transfer-encoding: gzip, chunked\r\n", "transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n"]
+    {
+        let head = String::from_utf8(post_head("/v1/x", codings)).unwrap();
+        is_400(&format!("{head}2\r\n{{}}\r\n0\r\n\r\n")).await;
+    }
+}
+
+#[tokio::test]
+async fn another_coding_under_the_chunks_of_a_response_is_502() {
+    let (stub, router) = fleet_of_one().await;
+    stub.always(Answer::raw(
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    ));
+    router.chat(prompts::cold(1)).await.assert_router_error(502);
+    assert_eq!(stub.count(), 1);
+}
+
+#[tokio::test]
+async fn http11_without_a_host_is_400() {
+    is_400("GET /v1/models HTTP/1.1\r\n\r\n").await;
+    is_400("POST /v1/x HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").await;
+}
+
+#[tokio::test]
+async fn http10_without_a_host_is_served() {
+    let (stub, router) = fleet_of_one().await;
+    let request = "POST /v1/x HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}";
+    assert_eq!(harness::exchange(router.data, request).await.status(), 200);
+    assert_eq!(stub.request(0).await.body, "{}");
+}
+
+/// Interim answers came with HTTP/1.1: an older client would take one for its answer.
+#[tokio::test]
+async fn http10_gets_no_100() {
+    let (stub, router) = fleet_of_one().await;
+    let mut client = Client::connect(router.data).await;
+    client.send("POST /v1/x HTTP/1.0\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n").await;
+    pace(Duration::from_millis(100)).await;
+    client.send("{}").await;
+    let response = client.response("POST").await;
+    assert_eq!((response.status(), response.interim.len()), (200, 0), "{response:?}");
+    assert_eq!(stub.request(0).await.body, "{}");
 }
 
 #[tokio::test]

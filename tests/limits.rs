@@ -6,7 +6,10 @@ use harness::client::post_head;
 use harness::script::{chunked, write};
 use harness::upload::{Upload, upload};
 use harness::wait::pace;
-use harness::{Answer, Client, H2Client, Response, Router, Setup, Signal, Step, Stub, get, post, prompts};
+use harness::{
+    Answer, Client, DEADLINE, H2Client, Response, Router, Setup, Signal, Step, Stub, get, post, prompts,
+    until, within,
+};
 use std::time::{Duration, Instant};
 
 const PATH: &str = "/v1/chat/completions";
@@ -194,4 +197,61 @@ async fn all_bodies_together_are_bounded() {
         assert!([200, 413, 429, 503].contains(&status), "{status}");
     }
     assert_eq!(router.chat(prompts::chat_of_size(9, 3 * MIB)).await.status(), 200, "room came back");
+}
+
+/// Three bodies of the largest size fill the memory for bodies.
+async fn room_for_three() -> (Stub, Router) {
+    let stub = Stub::start().await;
+    let limits = "limits:\n  body_bytes_max: 1MiB\n  bodies_bytes_max: 3MiB\n";
+    let router = Setup::of(&[&stub]).yaml(limits).start().await;
+    (stub, router)
+}
+
+/// Ten clients announce more than three times the memory and send nothing of it. Half of them wait for a 100, which
+/// tells that their heads have been read.
+#[tokio::test]
+async fn announced_lengths_take_no_memory_from_others() {
+    let (stub, router) = room_for_three().await;
+    let mut silent = Vec::new();
+    for index in 0..10 {
+        let expects = index % 2 == 1;
+        let expect = if expects { "expect: 100-continue\r\n" } else { "" };
+        let mut client = Client::connect(router.data).await;
+        client.send(post_head(PATH, &format!("content-length: {MIB}\r\n{expect}"))).await;
+        if expects {
+            assert_eq!(within("a 100", Duration::from_secs(2), client.head()).await.status(), 100);
+        }
+        silent.push(client);
+    }
+    let small = within("an answer", Duration::from_secs(2), router.chat(prompts::cold(1))).await;
+    assert_eq!((small.status(), stub.count()), (200, 1), "{small:?}");
+}
+
+/// Bodies that do lie in memory fill it: the next is told to come again, soon, and they are served in the end.
+#[tokio::test]
+async fn a_body_without_room_is_503_within_3_s() {
+    let (stub, router) = room_for_three().await;
+    let bodies: Vec<_> = (0..3).map(|seed| prompts::chat_of_size(seed, MIB)).collect();
+    let mut clients = Vec::new();
+    for body in &bodies {
+        let mut client = Client::connect(router.data).await;
+        client.send(post_head(PATH, &format!("content-length: {MIB}\r\n"))).await;
+        client.send(&body[..MIB - 1]).await;
+        clients.push(client);
+    }
+    // What was sent has been read only soon after.
+    let refused = until("a body without room", DEADLINE, || async {
+        let response = within("an answer", Duration::from_secs(3), router.chat(prompts::cold(9))).await;
+        (response.status() != 200).then_some(response)
+    })
+    .await;
+    refused.assert_router_error(503);
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    assert_eq!(refused.json()["error"]["code"], "overloaded");
+    for (client, body) in clients.iter_mut().zip(&bodies) {
+        client.send(&body[MIB - 1..]).await;
+        assert_eq!(client.response("POST").await.status(), 200);
+        assert!(stub.last().body == *body, "another body");
+    }
+    assert_eq!(router.chat(prompts::cold(10)).await.status(), 200, "room came back");
 }

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness::prompts::{cold, text, with};
-use harness::{Answer, Load, Response, Router, Setup, Stub, exchange, post, prompts};
+use harness::{Answer, Load, Response, Router, Setup, Stub, exchange, get, post, prompts};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -263,6 +263,31 @@ async fn empty_prompts_spread() {
     }
     let counts = stubs.each_ref().map(Stub::count);
     assert!(counts.iter().all(|&count| count <= 24), "of 40: {counts:?}");
+}
+
+/// Cold prompts have an order among the replicas by then; what leaves no prefix behind must not follow it, because
+/// nothing would ever move it on.
+// D04, behaviour 2.2
+#[tokio::test]
+async fn requests_that_leave_no_prefix_spread_after_cold_prompts_too() {
+    let stubs = [Stub::start().await, Stub::start().await, Stub::start().await];
+    let router = Setup::of(&[&stubs[0], &stubs[1], &stubs[2]]).start().await;
+    for seed in 0..4 {
+        assert_eq!(router.chat(cold(seed)).await.status(), 200);
+    }
+    for (shows, request) in [
+        ("empty prompts", post(COMPLETIONS, completion(r#""""#))),
+        ("no prompts", get("/v1/models")),
+        ("unreadable bodies", post(CHAT, r#"{"model":"m","messages":["#)),
+        ("a prompt that is only counted", post("/tokenize", prompts::cold_completion(9))),
+    ] {
+        let before = stubs.each_ref().map(Stub::count);
+        for _ in 0..40 {
+            assert_eq!(exchange(router.data, &request).await.status(), 200, "{shows}");
+        }
+        let counts: [usize; 3] = std::array::from_fn(|index| stubs[index].count() - before[index]);
+        assert!(counts.iter().all(|&count| count <= 24), "{shows}, of 40: {counts:?}");
+    }
 }
 
 // D05

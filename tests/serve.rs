@@ -4,13 +4,15 @@
 use harness::client::Response;
 use harness::prompts::cold;
 use harness::router::free_addresses;
-use harness::script::{chunk, last_chunk};
+use harness::script::{chunk, last_chunk, write};
 use harness::{
     Answer, Client, DEADLINE, Load, Router, Setup, Signal, Step, Stub, exchange, get, post, until,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATH: &str = "/v1/chat/completions";
+/// The pace of an engine that writes its head byte by byte.
+const TRICKLE: Duration = Duration::from_millis(100);
 
 async fn pair() -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
@@ -99,6 +101,23 @@ async fn an_engine_that_says_nothing_is_504() {
     router.chat(cold(1)).await.assert_router_error(504);
     stub.abandoned(0, Duration::from_secs(1)).await;
     router.idle().await;
+}
+
+/// The deadline is for the whole head: half of it does not stop the clock, and a byte now and then does not renew it.
+#[tokio::test]
+async fn an_engine_that_stops_or_trickles_in_its_head_is_504() {
+    let half = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-le";
+    let trickle = half.as_bytes().chunks(1).flat_map(|byte| [write(byte), Step::Pause(TRICKLE)]);
+    for steps in [vec![write(half), Step::Hang], trickle.collect()] {
+        let stub = Stub::answering(Answer::steps(steps)).await;
+        let router = Setup::of(&[&stub]).yaml("timeouts:\n  first_byte: 500ms\n").start().await;
+        let started = Instant::now();
+        router.chat(cold(1)).await.assert_router_error(504);
+        let taken = started.elapsed();
+        assert!((450..2000).contains(&taken.as_millis()), "ended after {taken:?}, wanted 500 ms");
+        stub.abandoned(0, Duration::from_secs(1)).await;
+        router.idle().await;
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use harness::script::{STREAM_HEAD, chunk, chunked, last_chunk, write};
 use harness::wait::pace;
 use harness::wire::Framing;
-use harness::{Answer, Client, DEADLINE, Response, Router, Setup, Signal, Step, Stub, post, prompts, until};
+use harness::{
+    Answer, Client, DEADLINE, Response, Router, Setup, Signal, Step, Stub, post, prompts, until, within,
+};
 use std::time::{Duration, Instant};
 
 const PATH: &str = "/v1/chat/completions";
@@ -62,6 +64,21 @@ async fn split_characters_are_passed_on_as_they_come() {
 async fn bytes_that_are_no_utf8_are_passed_on_as_they_come() {
     let writes: [&[u8]; 4] = [b"data: {\"c\":\"", b"\xFF", b"\"}", b"\n\n"];
     assert_prompt(each_write_is_seen(&writes, |bytes| chunked(bytes)).await);
+}
+
+/// A head is news of its own, with a length as with chunks.
+#[tokio::test]
+async fn a_head_is_passed_on_before_its_body() {
+    let (stub, router) = fleet_of_one().await;
+    let rest = Signal::default();
+    let head = write("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n");
+    stub.always(Answer::steps([head, Step::Wait(rest.clone()), write("hello")]));
+    let mut client = Client::connect(router.data).await;
+    client.send(request()).await;
+    let head = within("the head", Duration::from_secs(1), client.head()).await;
+    assert_eq!((head.status(), head.header("content-length")), (200, Some("5")), "{head:?}");
+    rest.fire();
+    assert_eq!(client.body_until(&mut head.response_framing("POST"), b"hello").await, b"hello");
 }
 
 /// The cut falls inside a chunk: half a chunk is not held until its end.

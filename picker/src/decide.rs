@@ -123,13 +123,14 @@ pub fn decide(
     let matched: Vec<u32> = candidates.iter().map(|to| index.matched(to.id, &asked.blocks)).collect();
     let last_cold: Vec<u64> = candidates.iter().map(|to| index.last_cold(to.id)).collect();
     let total = asked.blocks.total() as u32;
-    let view = View { candidates, matched: &matched, total, last_cold: &last_cold };
+    let fills_cache = ask.api.fills_cache();
+    let founds_prefix = total > 0 && fills_cache;
+    let view = View { candidates, matched: &matched, total, last_cold: &last_cold, founds_prefix };
     let scorers = rules.policy.scorers();
     let scores = score(scorers, &view);
     let choices = rank(rules.policy, scorers, &scores, &view, draw);
     let cold = total > 0 && view.cold();
     let Asked { blocks, reading, model, stream } = asked;
-    let fills_cache = ask.api.fills_cache();
     Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, fills_cache })
 }
 

@@ -27,7 +27,10 @@ fn scores(
     let candidates: Vec<_> =
         (0..).zip(loads).map(|(id, &load)| Candidate { id: EndpointId(id), load }).collect();
     let mut scores = vec![None; candidates.len()];
-    scorer.score(&View { candidates: &candidates, matched, total, last_cold }, &mut scores);
+    scorer.score(
+        &View { candidates: &candidates, matched, total, last_cold, founds_prefix: total > 0 },
+        &mut scores,
+    );
     scores
 }
 

@@ -1,39 +1,90 @@
-//! A client's connection: a TCP stream with buffers of the right size.
+//! A client's connection: a TCP stream with buffers of the right size, that knows when its client has left.
 //!
 //! The head and a prompt of ten KB arrive in one read, and the head and body of a short answer leave in one write: two
 //! system calls a request less than without buffers, at 20 KiB a connection. pingora's own listeners buffer 64 KiB, and
 //! their buffers cannot be had without them.
 //!
 //! Nothing waits in the write buffer: whoever waits for an engine also waits for the client to speak or leave, and that
-//! read sends what has been written so far.
+//! read sends what has been written so far. While a request is being served ([`serving`]) it is pingora's probe of an idle
+//! client. It is answered only when the client has left: bytes of a next request are set aside for it, so they neither cut
+//! the running answer nor hide the client's leaving behind them.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
     UniqueID, UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
-
+/// Bytes of next requests that are set aside. Behind more than that a client's leaving shows only when a write fails.
+const AHEAD_BYTES_MAX: usize = 256 * 1024;
 /// A connection that pingora's sessions can run on.
 #[derive(Debug)]
-pub(crate) struct Client(BufReader<BufWriter<TcpStream>>);
+pub(crate) struct Client {
+    stream: BufWriter<TcpStream>,
+    /// Read and not yet asked for.
+    ahead: BytesMut,
+    /// A request has been read whole and its answer is not: whoever reads now only asks whether the client is there.
+    serving: AtomicBool,
+}
+
+/// Notes whether the request on a connection is being served: between the end of its body and the end of its answer.
+pub(crate) fn serving(session: &ServerSession, serving: bool) {
+    // Over HTTP/2 there is no such stream, and no need.
+    if let ServerSession::H1(session) = session
+        && let Some(client) = (**session.stream()).as_any().downcast_ref::<Client>()
+    {
+        client.serving.store(serving, Ordering::Relaxed);
+    }
+}
 
 impl Client {
     /// Buffers a connection.
     pub(crate) fn new(stream: TcpStream) -> Self {
-        let writer = BufWriter::with_capacity(WRITE_BUFFER_BYTES, stream);
-        Self(BufReader::with_capacity(READ_BUFFER_BYTES, writer))
+        let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, stream);
+        Self { stream, ahead: BytesMut::new(), serving: AtomicBool::new(false) }
+    }
+
+    /// Sends what waits in the write buffer.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.stream.buffer().is_empty() {
+            return Ok(());
+        }
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Ready(Err(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads once into `ahead`; gives how much.
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.ahead.reserve(READ_BUFFER_BYTES);
+        let Self { stream, ahead, .. } = self;
+        poll_read_buf(Pin::new(stream.get_mut()), context, ahead)
+    }
+
+    /// Ready when the client has left.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.ahead.len() < AHEAD_BYTES_MAX {
+            if ready!(self.poll_ahead(context))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -43,12 +94,20 @@ impl AsyncRead for Client {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.0.get_ref().buffer().is_empty()
-            && let Poll::Ready(Err(error)) = Pin::new(&mut self.0).poll_flush(context)
-        {
-            return Poll::Ready(Err(error));
+        self.poll_send(context)?;
+        if *self.serving.get_mut() {
+            return self.poll_gone(context);
         }
-        Pin::new(&mut self.0).poll_read(context, into)
+        if self.ahead.is_empty() {
+            if into.remaining() >= READ_BUFFER_BYTES {
+                return Pin::new(self.stream.get_mut()).poll_read(context, into);
+            }
+            ready!(self.poll_ahead(context))?;
+        }
+        let length = self.ahead.len().min(into.remaining());
+        into.put_slice(&self.ahead[..length]);
+        self.ahead.advance(length);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -58,7 +117,7 @@ impl AsyncWrite for Client {
         context: &mut Context<'_>,
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, from)
+        Pin::new(&mut self.stream).poll_write(context, from)
     }
 
     fn poll_write_vectored(
@@ -66,19 +125,19 @@ impl AsyncWrite for Client {
         context: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, from)
+        Pin::new(&mut self.stream).poll_write_vectored(context, from)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -86,13 +145,13 @@ impl AsyncWrite for Client {
 impl Shutdown for Client {
     async fn shutdown(&mut self) {
         // The other side may be gone already.
-        let _ = self.0.shutdown().await;
+        let _ = self.stream.shutdown().await;
     }
 }
 
 impl UniqueID for Client {
     fn id(&self) -> UniqueIDType {
-        self.0.get_ref().get_ref().as_raw_fd()
+        self.stream.get_ref().as_raw_fd()
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     BadRequest,
     /// 400: `cache_salt` twice.
     DuplicateSalt,
+    /// 405: CONNECT.
+    MethodNotAllowed,
     /// 408
     RequestTimeout,
     /// 413
@@ -47,9 +49,10 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 12] = [
+    const ALL: [(Self, &'static str); 13] = [
         (Self::BadRequest, "bad_request"),
         (Self::DuplicateSalt, "duplicate_salt"),
+        (Self::MethodNotAllowed, "method_not_allowed"),
         (Self::RequestTimeout, "request_timeout"),
         (Self::BodyTooLarge, "body_too_large"),
         (Self::Unreachable, "unreachable"),

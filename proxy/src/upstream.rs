@@ -7,7 +7,7 @@
 //! without a byte may be tried again.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
@@ -24,6 +24,10 @@ const WATCHED_BODY_BYTES: usize = 64 * 1024;
 const FIRST_READ_BYTES: usize = 4 * 1024;
 /// Idle connections kept, over all endpoints.
 const POOL_CONNECTIONS: usize = 4_096;
+
+/// A pooled connection that the engine had closed already shows it within a round trip. One that lives longer than this may
+/// have been worked on.
+const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
 
 /// Connections to engines, pooled by address.
 pub(crate) struct Upstream {
@@ -105,8 +109,9 @@ impl Upstream {
         Ok(Connection { stream, reused: false, key: peer.reuse_hash() })
     }
 
-    /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that died
-    /// without a byte is replaced by a new one, once: the engine had closed it, so it has not begun anything.
+    /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that turns out dead
+    /// at once is replaced by a new one, once: the engine had closed it before the request came, so it has begun nothing. One
+    /// that dies later may have, and is not tried again.
     /// Cancel by dropping: the connection closes, the engine aborts.
     pub(crate) async fn exchange(
         &self,
@@ -115,9 +120,9 @@ impl Upstream {
         request: Request<'_>,
         first_byte: Duration,
     ) -> Result<Answer, ExchangeError> {
-        let reused = connection.reused;
+        let (reused, started) = (connection.reused, Instant::now());
         match connection.exchange(request, first_byte).await {
-            Err(ExchangeError::NoByte) if reused => {
+            Err(ExchangeError::NoByte) if reused && started.elapsed() < KEEP_ALIVE_RACE => {
                 let anew = self.connect_anew(peer).await.map_err(|_| ExchangeError::NoByte)?;
                 anew.exchange(request, first_byte).await
             }
@@ -144,15 +149,14 @@ fn tcp(stream: Stream) -> Option<Box<Tcp>> {
 }
 
 impl Connection {
-    async fn exchange(mut self, request: Request<'_>, first_byte: Duration) -> Result<Answer, ExchangeError> {
-        let (first, partial) = match timeout(first_byte, self.first_bytes(request)).await {
-            Err(_) => return Err(ExchangeError::Timeout),
-            Ok(Err(_)) => return Err(ExchangeError::NoByte),
-            Ok(Ok(first)) => first,
-        };
+    async fn exchange(self, request: Request<'_>, first_byte: Duration) -> Result<Answer, ExchangeError> {
+        timeout(first_byte, self.head_of_answer(request)).await.unwrap_or(Err(ExchangeError::Timeout))
+    }
+
+    async fn head_of_answer(mut self, request: Request<'_>) -> Result<Answer, ExchangeError> {
+        let (first, partial) = self.first_bytes(request).await.map_err(|_| ExchangeError::NoByte)?;
         self.stream.rewind(&first);
         let mut session = HttpSession::new(self.stream);
-        session.read_timeout = Some(first_byte);
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
         Ok(Answer { session, partial: partial || request.bodiless, key: self.key })

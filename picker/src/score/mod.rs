@@ -31,6 +31,8 @@ pub struct View<'a> {
     pub total: u32,
     /// Number of the last cold request that each took, 0 for never.
     pub last_cold: &'a [u64],
+    /// Whether answering leaves a prefix that later requests may follow: there are blocks, and the engine keeps them.
+    pub founds_prefix: bool,
 }
 
 impl View<'_> {

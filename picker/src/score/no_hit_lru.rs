@@ -5,12 +5,13 @@
 
 use super::View;
 
-/// 0.5 for all when any candidate holds a block. Cold: 1 for candidates that never took a cold request; the others, by
+/// 0.5 for all when any candidate holds a block, or when the request leaves no prefix behind (one without a prompt must
+/// not follow the order of those with one: nothing would ever move it on). Cold: 1 for candidates that never took a cold request; the others, by
 /// age, `1 - (never + place)/n`, so the latest of three with one unused gets 1/3.
 ///
 /// Source: the first seed's printed 3.90; llm-d divides by `n - 1` and would give 0 there.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>]) {
-    if !view.cold() {
+    if !view.cold() || !view.founds_prefix {
         scores.fill(Some(0.5));
         return;
     }

@@ -32,6 +32,8 @@ const ATTEMPTS_MAX: usize = 3;
 pub(super) enum Stop {
     /// Nothing was forwarded: the router answers.
     Refuse(Kind),
+    /// The same, and the body was not read to its end: what follows on the connection is nobody's request.
+    Unread(Kind),
     /// The client left.
     Gone,
     /// The engine broke in the middle of its answer: so must ours.
@@ -111,8 +113,12 @@ impl Forward<'_> {
                 0 | 101 => return Err(Stop::Refuse(Kind::UpstreamBroke)),
                 100 => {}
                 102..200 => self.inform(answer).await?,
+                _ if answer.session.resp_header().is_some_and(|head| headers::is_coded(&head.headers)) => {
+                    return Err(Stop::Refuse(Kind::UpstreamBroke));
+                }
                 _ => return Ok(status),
             }
+            answer.session.read_timeout = Some(self.router.config.pool.timeouts.first_byte);
             let next = unless_gone(self.session, answer.session.read_response()).await?;
             next.map_err(|_| Stop::Refuse(Kind::UpstreamBroke))?;
         }

@@ -1,7 +1,7 @@
 //! Heads on their way through: what belongs to one connection stays there, the rest passes as it came.
 
 use bytes::{BufMut, BytesMut};
-use http::{HeaderName, HeaderValue, Method, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use picker::decide::{Choice, Decision};
 use pingora_core::Result;
 use pingora_http::{HeaderNameVariant, RequestHeader, ResponseHeader};
@@ -110,6 +110,12 @@ pub(crate) fn to_client(
     Ok(head)
 }
 
+/// Whether a transfer coding other than chunked lies on the body: it would go on without its name.
+pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
+    let chunked = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    !headers.get_all(header::TRANSFER_ENCODING).iter().all(chunked)
+}
+
 /// Whether a header goes on to the next hop.
 fn passes(name: &HeaderNameVariant<'_>, nominated: &[HeaderName]) -> bool {
     let nominated = nominated.iter().map(HeaderName::as_str);
@@ -155,7 +161,7 @@ impl Ours {
 }
 
 /// Names that `Connection` makes hop-by-hop. Framing, `Host` and what the router sets itself are not the sender's to drop.
-fn nominated(headers: &http::HeaderMap) -> Vec<HeaderName> {
+fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let names = values.flat_map(|value| value.split(',')).map(str::trim);
     names

@@ -11,15 +11,17 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use http::Method;
+use http::{Method, Version, header};
 use picker::decide::{Ask, Decision};
 use picker::read::Api;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
+use pingora_http::RequestHeader;
 
 use crate::admin;
+use crate::client;
 use crate::metrics::Kind;
 use crate::router::{Candidates, Router};
 use forward::{Forward, Stop};
@@ -49,11 +51,17 @@ impl Front {
 
     /// Serves one request whose head has been read.
     async fn serve(&self, session: &mut ServerSession, record: &mut Record, api: Api) -> Result<(), Stop> {
+        refusal(session.req_header()).map_or(Ok(()), |kind| Err(Stop::Unread(kind)))?;
         let body = read::whole(session, self.bounds()).await.map_err(unread)?;
         let candidates = self.router.candidates();
         let decision = self.decide(&body, &candidates, record, api)?;
+        client::serving(session, true);
         let router = &self.router;
-        Forward { router, session, record, candidates: &candidates }.run(decision, body).await
+        Forward { router, session: &mut *session, record, candidates: &candidates }
+            .run(decision, body)
+            .await?;
+        client::serving(session, false);
+        Ok(())
     }
 
     fn bounds(&self) -> Bounds<'_> {
@@ -91,7 +99,12 @@ impl Front {
             Ok(()) => record.done(),
             Err(Stop::Refuse(kind)) => {
                 record.trouble(kind);
-                refuse(&mut session, kind).await?;
+                reply::error(&mut session, kind).await.ok()?;
+            }
+            Err(Stop::Unread(kind)) => {
+                record.trouble(kind);
+                refuse_unread(&mut session, kind).await;
+                return None;
             }
             Err(Stop::Gone) => {
                 record.trouble(Kind::ClientGone);
@@ -107,18 +120,12 @@ impl Front {
     }
 }
 
-/// Answers with an error; `None` if the connection cannot be used after it.
-async fn refuse(session: &mut ServerSession, kind: Kind) -> Option<()> {
-    let whole = session.is_body_done();
-    if !whole {
-        session.set_keepalive(None);
+/// Answers with an error and closes, once what the client still sends has been read and dropped.
+async fn refuse_unread(session: &mut ServerSession, kind: Kind) {
+    session.set_keepalive(None);
+    if reply::error(session, kind).await.is_ok() {
+        read::linger(session).await;
     }
-    reply::error(session, kind).await.ok()?;
-    if whole {
-        return Some(());
-    }
-    read::linger(session).await;
-    None
 }
 
 /// The connection, ready for the next request.
@@ -157,12 +164,24 @@ pub(crate) async fn head(
     Some(())
 }
 
+/// What is wrong with a head that pingora lets pass.
+fn refusal(head: &RequestHeader) -> Option<Kind> {
+    if head.method == Method::CONNECT {
+        // Nothing is tunnelled here.
+        return Some(Kind::MethodNotAllowed);
+    }
+    // Another coding would reach the engine without its name (RFC 9112, 7); HTTP/1.1 must name its host (3.2).
+    let another = headers::is_coded(&head.headers);
+    let nameless = head.version == Version::HTTP_11 && !head.headers.contains_key(header::HOST);
+    (another || nameless).then_some(Kind::BadRequest)
+}
+
 fn unread(error: ReadError) -> Stop {
     match error {
-        ReadError::TooLarge => Stop::Refuse(Kind::BodyTooLarge),
-        ReadError::TooSlow => Stop::Refuse(Kind::RequestTimeout),
-        ReadError::NoMemory => Stop::Refuse(Kind::Overloaded),
-        ReadError::Malformed => Stop::Refuse(Kind::BadRequest),
+        ReadError::TooLarge => Stop::Unread(Kind::BodyTooLarge),
+        ReadError::TooSlow => Stop::Unread(Kind::RequestTimeout),
+        ReadError::NoMemory => Stop::Unread(Kind::Overloaded),
+        ReadError::Malformed => Stop::Unread(Kind::BadRequest),
         ReadError::Gone => Stop::Gone,
     }
 }
@@ -194,6 +213,7 @@ impl HttpServerApp for Front {
         let api = api(&session);
         let mut record = Record::new(&self.router, api);
         let outcome = self.serve(&mut session, &mut record, api).await;
+        client::serving(&session, false);
         self.end(session, &mut record, outcome).await
     }
 

@@ -1,21 +1,23 @@
 //! Reads a request's body whole, before anything is decided: bounded in size, in time and in total memory.
 //!
-//! One allocation when the length is known, none when the body came in one read. The memory of all bodies is a budget:
-//! a request takes its share before it is told to continue, and waits for it within its own time.
+//! No allocation when the body came in one read. The memory of all bodies is a budget, taken as bytes arrive: a length that
+//! is only announced takes nothing from others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::{HeaderMap, Version, header};
 use pingora_core::protocols::http::ServerSession;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::router::PERMIT_BYTES;
 
-/// First allocation for a body of unknown length.
-const UNKNOWN_LENGTH_BYTES: usize = 64 * 1024;
+/// First allocation for a body of several reads. Who has sent that much gets the room that was announced.
+const FIRST_ROOM_BYTES: usize = 256 * 1024;
+/// How long a body waits for memory that others hold.
+const MEMORY_WITHIN: Duration = Duration::from_secs(1);
 
 /// A body in memory, and the share of the budget that it holds.
 pub(crate) struct Body {
@@ -30,7 +32,7 @@ pub(crate) enum ReadError {
     TooLarge,
     /// Not whole in time.
     TooSlow,
-    /// No memory within the time for the body.
+    /// Others hold the memory for bodies.
     NoMemory,
     /// The framing is broken.
     Malformed,
@@ -46,7 +48,7 @@ pub(crate) struct Bounds<'a> {
     pub(crate) budget: &'a Arc<Semaphore>,
 }
 
-/// Reads the whole body. Answers `Expect: 100-continue` once size and memory are known to do.
+/// Reads the whole body. Answers `Expect: 100-continue` once the announced size is known to do.
 pub(crate) async fn whole(session: &mut ServerSession, bounds: Bounds<'_>) -> Result<Body, ReadError> {
     if session.is_body_empty() {
         return Ok(Body { bytes: Bytes::new(), _share: None });
@@ -55,24 +57,19 @@ pub(crate) async fn whole(session: &mut ServerSession, bounds: Bounds<'_>) -> Re
     if length.is_some_and(|length| length > bounds.bytes_max) {
         return Err(ReadError::TooLarge);
     }
-    let mut reader = Reader { session, bounds, share: None, slow: ReadError::TooSlow };
-    match timeout(bounds.within, reader.read(length)).await {
-        Ok(bytes) => Ok(Body { bytes: bytes?, _share: reader.share }),
-        Err(_) => Err(reader.slow),
-    }
+    let mut reader = Reader { session, bounds, share: None };
+    let bytes = timeout(bounds.within, reader.read(length)).await.unwrap_or(Err(ReadError::TooSlow))?;
+    Ok(Body { bytes, _share: reader.share })
 }
 
 struct Reader<'a> {
     session: &'a mut ServerSession,
     bounds: Bounds<'a>,
     share: Option<OwnedSemaphorePermit>,
-    /// What a time-out would mean at this moment.
-    slow: ReadError,
 }
 
 impl Reader<'_> {
     async fn read(&mut self, length: Option<usize>) -> Result<Bytes, ReadError> {
-        self.take_share(length.unwrap_or(1)).await?;
         self.say_continue().await?;
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.session.is_body_done() || length == Some(first.len()) {
@@ -81,11 +78,15 @@ impl Reader<'_> {
             while !self.session.is_body_done() && self.chunk().await?.is_some() {}
             return Ok(first);
         }
-        let room = length.unwrap_or(UNKNOWN_LENGTH_BYTES).max(first.len());
+        let room = length.unwrap_or(usize::MAX).min(FIRST_ROOM_BYTES).max(first.len());
         let mut body = BytesMut::with_capacity(room);
         let mut next = Some(first);
         while let Some(chunk) = next {
             self.check(body.len() + chunk.len()).await?;
+            if body.len() + chunk.len() > body.capacity() {
+                let announced = length.unwrap_or(0).saturating_sub(body.len());
+                body.reserve(announced.max(chunk.len()));
+            }
             body.extend_from_slice(&chunk);
             next = self.chunk().await?;
         }
@@ -113,10 +114,8 @@ impl Reader<'_> {
         let held = self.share.as_ref().map_or(0, |share| share.num_permits());
         let wanted = bytes.div_ceil(PERMIT_BYTES).saturating_sub(held);
         let Some(wanted) = u32::try_from(wanted).ok().filter(|&wanted| wanted > 0) else { return Ok(()) };
-        self.slow = ReadError::NoMemory;
-        let more = self.bounds.budget.clone().acquire_many_owned(wanted).await;
-        self.slow = ReadError::TooSlow;
-        let more = more.map_err(|_| ReadError::NoMemory)?;
+        let more = timeout(MEMORY_WITHIN, self.bounds.budget.clone().acquire_many_owned(wanted)).await;
+        let more = more.map_err(|_| ReadError::NoMemory)?.map_err(|_| ReadError::NoMemory)?;
         match &mut self.share {
             Some(share) => share.merge(more),
             None => self.share = Some(more),
@@ -124,10 +123,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// HTTP/2 has no such wait; there this does nothing.
+    /// HTTP/1.0 has no such answer (RFC 9110, 15.2), and pingora has none for HTTP/2.
     async fn say_continue(&mut self) -> Result<(), ReadError> {
         let expect = self.session.get_header_bytes(header::EXPECT);
-        if expect.eq_ignore_ascii_case(b"100-continue") && !self.session.is_http2() {
+        let version = self.session.req_header().version;
+        if expect.eq_ignore_ascii_case(b"100-continue") && version == Version::HTTP_11 {
             self.session.write_continue_response().await.map_err(|_| ReadError::Gone)?;
         }
         Ok(())

@@ -23,6 +23,7 @@ fn verdict(kind: Kind) -> Verdict {
     let (status, retry_after, message) = match kind {
         Kind::BadRequest => (400, false, "the request is not valid HTTP"),
         Kind::DuplicateSalt => (400, false, "cache_salt stands in the body more than once, wanted once"),
+        Kind::MethodNotAllowed => (405, false, "CONNECT is not served"),
         Kind::RequestTimeout => (408, false, "the request body did not arrive in time"),
         Kind::BodyTooLarge => (413, false, "the request body is larger than this server accepts"),
         Kind::Unreachable => (502, false, "no endpoint could be reached"),
