@@ -201,6 +201,8 @@ impl HttpServerApp for Front {
     ) -> Option<ReusedHttpStream> {
         // Bytes of a next request must not cut the answer to this one.
         session.set_pipelining_enabled(true);
+        // A 100 Continue is no answer before the end of the body; who really answers early closes.
+        session.set_close_on_response_before_downstream_finish(false);
         session.set_write_timeout(Some(self.router.config.pool.timeouts.client_write));
         head(&mut session, &self.router, shutdown).await?;
         if self.router.draining.load(Ordering::Relaxed) {
