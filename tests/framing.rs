@@ -199,6 +199,23 @@ async fn a_body_in_one_byte_chunks_with_extensions_and_a_trailer_arrives_whole()
     }
 }
 
+/// One byte of a body is still a body, however the router probes for clients that leave.
+#[tokio::test]
+async fn a_last_byte_that_comes_alone_ends_its_body() {
+    let (stub, router) = fleet_of_one().await;
+    let mut client = Client::connect(router.data).await;
+    for seed in 0..3 {
+        let request = post(PATH, prompts::cold(seed));
+        let (most, last) = request.split_at(request.len() - 1);
+        client.send(most).await;
+        pace(Duration::from_millis(100)).await;
+        client.send(last).await;
+        let response = within("an answer", Duration::from_secs(2), client.response("POST")).await;
+        assert_eq!(response.status(), 200, "{response:?}");
+        stub.last().assert_framed_once(prompts::cold(seed).as_bytes());
+    }
+}
+
 // D44
 #[tokio::test]
 async fn a_client_that_expects_100_and_does_not_wait_for_it_is_served() {

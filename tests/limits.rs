@@ -189,7 +189,8 @@ async fn all_bodies_together_are_bounded() {
     let clients: Vec<_> = (0..8).map(|seed| tokio::spawn(upload(seed))).collect();
     stub.wait("the first bodies", harness::DEADLINE, |seen| (seen.requests.len() >= 2).then_some(())).await;
     let grown = router.resident_bytes().saturating_sub(before);
-    assert!(grown < 40 * MIB as u64, "{} MiB for 8 MiB of bodies", grown / MIB as u64);
+    // The allocator keeps what it has freed for a while, so this is loose; that only two bodies fit is exact.
+    assert!(grown < 64 * MIB as u64, "{} MiB for 8 MiB of bodies", grown / MIB as u64);
     assert!(stub.count() <= 2, "{} bodies of 3 MiB fit 8 MiB", stub.count());
     release.fire_all();
     for client in clients {

@@ -66,6 +66,9 @@ pub(crate) enum ConnectError {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExchangeError {
+    /// A pooled connection was dead and a new one cannot be had: nothing has begun.
+    #[error("gone since the last request")]
+    Gone,
     /// The connection ended before a byte of an answer.
     #[error("closed without an answer")]
     NoByte,
@@ -123,7 +126,7 @@ impl Upstream {
         let (reused, started) = (connection.reused, Instant::now());
         match connection.exchange(request, first_byte).await {
             Err(ExchangeError::NoByte) if reused && started.elapsed() < KEEP_ALIVE_RACE => {
-                let anew = self.connect_anew(peer).await.map_err(|_| ExchangeError::NoByte)?;
+                let anew = self.connect_anew(peer).await.map_err(|_| ExchangeError::Gone)?;
                 anew.exchange(request, first_byte).await
             }
             outcome => outcome,
@@ -200,4 +203,74 @@ impl Connection {
 async fn send(into: &mut (impl AsyncWrite + Unpin), request: Request<'_>) -> io::Result<()> {
     into.write_all_buf(&mut Buf::chain(request.head, request.body)).await?;
     into.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const ASK: Request<'_> =
+        Request { head: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", body: b"", bodiless: false };
+
+    async fn read_request(stream: &mut TcpStream) {
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0, "a whole head");
+        }
+    }
+
+    /// A pooled connection to an engine that answered one request on it.
+    async fn pooled(upstream: &Upstream) -> (HttpPeer, TcpListener, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = HttpPeer::new(listener.local_addr().unwrap(), false, String::new());
+        let connection = upstream.connect(&peer).await.unwrap();
+        let (mut engine, _) = listener.accept().await.unwrap();
+        let serve = async {
+            read_request(&mut engine).await;
+            engine.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), serve);
+        upstream.release(answer.unwrap()).await;
+        (peer, listener, engine)
+    }
+
+    /// The next endpoint may have the request: nothing has begun at this one.
+    #[tokio::test]
+    async fn a_dead_pooled_connection_to_an_engine_that_is_no_more_is_told_apart() {
+        let upstream = Upstream::new(SECOND, SECOND);
+        let (peer, listener, mut engine) = pooled(&upstream).await;
+        drop(listener);
+        let connection = upstream.connect(&peer).await.unwrap();
+        assert!(connection.reused);
+        let die = async {
+            read_request(&mut engine).await;
+            drop(engine);
+        };
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), die);
+        assert_eq!(answer.err(), Some(ExchangeError::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_dead_pooled_connection_is_replaced() {
+        let upstream = Upstream::new(SECOND, SECOND);
+        let (peer, listener, mut engine) = pooled(&upstream).await;
+        let connection = upstream.connect(&peer).await.unwrap();
+        let die = async {
+            read_request(&mut engine).await;
+            drop(engine);
+            let (mut anew, _) = listener.accept().await.unwrap();
+            read_request(&mut anew).await;
+            anew.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), die);
+        assert_eq!(
+            answer.map(|answer| answer.session.get_status()).ok().flatten(),
+            Some(http::StatusCode::NO_CONTENT)
+        );
+    }
 }

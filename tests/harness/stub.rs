@@ -87,6 +87,9 @@ impl Stub {
             accepting.abort();
             let _ = accepting.await;
         }
+        // A process that another test is just starting may hold the socket for a moment longer.
+        let refused = || async { TcpStream::connect(self.address).await.err() };
+        until("the stub to refuse", DEADLINE, refused).await;
     }
 
     /// Listens again at the old address.

@@ -1,7 +1,7 @@
 //! Sends the client's own bytes to the chosen endpoint and streams the answer back.
 //!
-//! Only a connect that fails moves a request to the next best endpoint: after that the engine may have begun, and a
-//! second generation is worse than an error. The belief is committed when the engine has accepted the connection
+//! Only an endpoint that takes no connection moves a request to the next best one: after that the engine may have begun,
+//! and a second generation is worse than an error. The belief is committed when the engine has accepted the connection
 //! and taken back when the request fails before the first byte, is refused, or the client leaves before it. In every
 //! wait the client is watched: when it leaves, the engine's connection closes at once and the engine aborts.
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::Method;
 use picker::belief::Commit;
 use picker::decide::{Choice, Decision};
+use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::ResponseHeader;
@@ -48,44 +49,38 @@ pub(super) struct Forward<'a> {
     pub(super) candidates: &'a Candidates,
 }
 
-/// A connection to the chosen endpoint, with its load booked.
-struct Chosen {
-    choice: Choice,
-    booking: Booking,
-    connection: Connection,
-    peer: Arc<HttpPeer>,
-}
-
 impl Forward<'_> {
     /// Forwards the request and relays the answer whole.
     pub(super) async fn run(mut self, mut decision: Decision, body: Body) -> Result<(), Stop> {
-        let chosen = self.connect(&mut decision).await?;
-        self.exchange(chosen, decision, body).await
-    }
-
-    /// Connects to the best endpoint that takes a connection.
-    async fn connect(&mut self, decision: &mut Decision) -> Result<Chosen, Stop> {
         let mut refusal = Kind::NoEndpoint;
         for _ in 0..ATTEMPTS_MAX {
             let Some(choice) = decision.take_best() else { break };
             let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
             self.record.attempt();
             let booking = Booking::new(endpoint.clone(), self.router.now_ms());
-            let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
-            endpoint.set_reachable(connected.is_some());
-            if let Some((connection, peer)) = connected {
-                return Ok(Chosen { choice, booking, connection, peer });
+            if let Some(answer) = self.answer(endpoint, &choice, &decision, &body).await? {
+                drop(body);
+                return self.pass_on(answer, &booking, &choice, decision).await;
             }
+            endpoint.set_reachable(false);
             endpoint.metrics.connect_failures.increment(1);
             refusal = Kind::Unreachable;
         }
         Err(Stop::Refuse(refusal))
     }
 
-    async fn exchange(&mut self, chosen: Chosen, decision: Decision, body: Body) -> Result<(), Stop> {
-        let Chosen { choice, booking, connection, peer } = chosen;
-        let endpoint = booking.endpoint();
-        let belief = Belief::commit(self.router, &decision, &choice);
+    /// The head of the endpoint's answer; `None` if it takes no connection.
+    async fn answer(
+        &mut self,
+        endpoint: &Endpoint,
+        choice: &Choice,
+        decision: &Decision,
+        body: &Body,
+    ) -> Result<Option<Answer>, Stop> {
+        let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
+        let Some((connection, peer)) = connected else { return Ok(None) };
+        endpoint.set_reachable(true);
+        let belief = Belief::commit(self.router, decision, choice);
         let client = self.session.req_header();
         let bodiless = client.method == Method::HEAD;
         let head = headers::to_engine(client, endpoint, body.bytes.len());
@@ -93,14 +88,32 @@ impl Forward<'_> {
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let first_byte = self.router.config.pool.timeouts.first_byte;
         let exchange = self.router.upstream.exchange(connection, &peer, request, first_byte);
-        let answer = unless_gone(self.session, exchange).await?;
-        let mut answer = answer.map_err(|error| Stop::Refuse(kind(error)))?;
+        let mut answer = match unless_gone(self.session, exchange).await? {
+            Ok(answer) => answer,
+            Err(ExchangeError::Gone) => return Ok(None),
+            Err(ExchangeError::NoByte | ExchangeError::Broken) => {
+                return Err(Stop::Refuse(Kind::UpstreamBroke));
+            }
+            Err(ExchangeError::Timeout) => return Err(Stop::Refuse(Kind::UpstreamTimeout)),
+        };
         let status = self.final_head(&mut answer).await?;
-        drop(body);
         belief.settle(status);
-        let ours = self.router.config.response_headers;
-        let ours = ours.then(|| Ours::new(endpoint, self.router.rules.policy.name(), &choice, &decision));
-        self.record.answered(status, endpoint, &choice, decision);
+        Ok(Some(answer))
+    }
+
+    /// Passes an answer on to the client. From here on nothing is tried again.
+    async fn pass_on(
+        &mut self,
+        answer: Answer,
+        booking: &Booking,
+        choice: &Choice,
+        decision: Decision,
+    ) -> Result<(), Stop> {
+        let (router, endpoint) = (self.router, booking.endpoint());
+        let ours = router.config.response_headers;
+        let ours = ours.then(|| Ours::new(endpoint, router.rules.policy.name(), choice, &decision));
+        let status = answer.session.get_status().map_or(0, |status| status.as_u16());
+        self.record.answered(status, endpoint, choice, decision);
         self.relay(answer, ours.as_ref()).await
     }
 
@@ -120,7 +133,10 @@ impl Forward<'_> {
             }
             answer.session.read_timeout = Some(self.router.config.pool.timeouts.first_byte);
             let next = unless_gone(self.session, answer.session.read_response()).await?;
-            next.map_err(|_| Stop::Refuse(Kind::UpstreamBroke))?;
+            next.map_err(|error| match error.etype() {
+                ErrorType::ReadTimedout => Stop::Refuse(Kind::UpstreamTimeout),
+                _ => Stop::Refuse(Kind::UpstreamBroke),
+            })?;
         }
     }
 
@@ -184,13 +200,6 @@ async fn connect(router: &Router, endpoint: &Endpoint) -> Option<(Connection, Ar
     let peer = endpoint.peer().await?;
     let connection = router.upstream.connect(&peer).await.ok()?;
     Some((connection, peer))
-}
-
-fn kind(error: ExchangeError) -> Kind {
-    match error {
-        ExchangeError::NoByte | ExchangeError::Broken => Kind::UpstreamBroke,
-        ExchangeError::Timeout => Kind::UpstreamTimeout,
-    }
 }
 
 /// Runs `work` to its end unless the client leaves first.

@@ -31,7 +31,9 @@ fn verdict(kind: Kind) -> Verdict {
         Kind::UpstreamTimeout => (504, false, "the endpoint did not answer in time"),
         Kind::NoEndpoint => (503, true, "there is no endpoint to send the request to"),
         Kind::Overloaded => (503, true, "no memory for the request body in time"),
-        Kind::MidStream | Kind::ClientGone | Kind::Aborted => (500, false, "the request was aborted"),
+        Kind::MidStream | Kind::Aborted => (500, false, "the request was aborted"),
+        // Nobody is left to read it; the log says it as nginx does.
+        Kind::ClientGone => (499, false, "the client left"),
     };
     let error_type = if status < 500 { "invalid_request_error" } else { "server_error" };
     Verdict { status, error_type, message, retry_after }
