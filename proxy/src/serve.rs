@@ -33,7 +33,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of HTTP/2's client preface (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How often recorded samples are folded into histograms.
+/// How often recorded samples are folded into histograms and idle connections are swept.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// A listener that could not be bound.
@@ -152,6 +152,8 @@ async fn upkeep(router: Arc<Router>) {
     loop {
         ticks.tick().await;
         router.metrics.upkeep();
+        router.upstream.sweep();
+        router.scraper.sweep();
     }
 }
 

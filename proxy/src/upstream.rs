@@ -6,34 +6,47 @@
 //! whether an engine that broke had answered anything: only a connection taken from the pool that died
 //! without a byte may be tried again.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use pingora_core::connectors::{ConnectorOptions, TransportConnector};
-use pingora_core::protocols::Stream;
+use parking_lot::Mutex;
 use pingora_core::protocols::http::v1::client::HttpSession;
 use pingora_core::protocols::l4::stream::Stream as Tcp;
-use pingora_core::upstreams::peer::{HttpPeer, Peer};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A larger body may meet an early answer while it is being written.
 const WATCHED_BODY_BYTES: usize = 64 * 1024;
 /// Room for the first bytes of an answer; a longer head is read on by the session.
 const FIRST_READ_BYTES: usize = 4 * 1024;
-/// Idle connections kept, over all endpoints.
-const POOL_CONNECTIONS: usize = 4_096;
+/// Idle connections kept for one engine; those beyond are closed.
+const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
 /// A pooled connection that the engine had closed already shows it within a round trip. One that lives longer than this may
 /// have been worked on.
 const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
 
 /// Connections to engines, pooled by address.
+///
+/// The pool is a stack per engine under one short lock: the newest connection is taken, which is the likeliest to live. A
+/// connection is looked at when it is taken, and [`Upstream::sweep`] closes those that nobody took. pingora's own pool
+/// has a task, a timer and a `getpeername` for every request; the figures are in ARCHITECTURE.md.
 pub(crate) struct Upstream {
-    connector: TransportConnector,
+    pool: Mutex<HashMap<SocketAddr, Vec<Idle>>>,
     connect: Duration,
     idle: Duration,
+}
+
+/// A connection that waits for its next request.
+struct Idle {
+    stream: Box<Tcp>,
+    since: Instant,
 }
 
 /// A connection that nothing of this request has been written to.
@@ -41,7 +54,7 @@ pub(crate) struct Connection {
     stream: Box<Tcp>,
     /// Taken from the pool: the engine may have closed it already.
     reused: bool,
-    key: u64,
+    engine: SocketAddr,
 }
 
 /// A request as it goes on the wire.
@@ -85,31 +98,35 @@ pub(crate) struct Answer {
     pub(crate) session: HttpSession,
     /// The request did not leave whole, so the connection is of no further use.
     partial: bool,
-    key: u64,
+    engine: SocketAddr,
 }
 
 impl Upstream {
     /// `connect` bounds connecting; an idle connection is closed after `idle`.
     pub(crate) fn new(connect: Duration, idle: Duration) -> Self {
-        let connector = TransportConnector::new(Some(ConnectorOptions::new(POOL_CONNECTIONS)));
-        Self { connector, connect, idle }
+        Self { pool: Mutex::default(), connect, idle }
     }
 
-    /// A pooled connection if there is one, else a new one.
-    pub(crate) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, ConnectError> {
-        match self.connector.reused_stream(peer).await.and_then(tcp) {
-            Some(stream) => Ok(Connection { stream, reused: true, key: peer.reuse_hash() }),
-            None => self.connect_anew(peer).await,
+    /// A pooled connection if there is one that lives, else a new one.
+    pub(crate) async fn connect(&self, engine: SocketAddr) -> Result<Connection, ConnectError> {
+        while let Some(Idle { mut stream, since }) = self.take(engine) {
+            if since.elapsed() < self.idle && is_silent(&mut stream) {
+                return Ok(Connection { stream, reused: true, engine });
+            }
         }
+        self.connect_anew(engine).await
+    }
+
+    fn take(&self, engine: SocketAddr) -> Option<Idle> {
+        self.pool.lock().get_mut(&engine)?.pop()
     }
 
     /// A new connection.
-    pub(crate) async fn connect_anew(&self, peer: &HttpPeer) -> Result<Connection, ConnectError> {
-        // Boxed: its 16 KiB of state would otherwise be part of every request's, also of those that find a pooled one.
-        let stream = timeout(self.connect, Box::pin(self.connector.new_stream(peer))).await;
+    pub(crate) async fn connect_anew(&self, engine: SocketAddr) -> Result<Connection, ConnectError> {
+        let stream = timeout(self.connect, TcpStream::connect(engine)).await;
         let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|_| ConnectError::Failed)?;
-        let stream = tcp(stream).ok_or(ConnectError::Failed)?;
-        Ok(Connection { stream, reused: false, key: peer.reuse_hash() })
+        stream.set_nodelay(true).map_err(|_| ConnectError::Failed)?;
+        Ok(Connection { stream: Box::new(Tcp::from(stream)), reused: false, engine })
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that turns out dead
@@ -119,14 +136,13 @@ impl Upstream {
     pub(crate) async fn exchange(
         &self,
         connection: Connection,
-        peer: &HttpPeer,
         request: Request<'_>,
         first_byte: Duration,
     ) -> Result<Answer, ExchangeError> {
-        let (reused, started) = (connection.reused, Instant::now());
+        let (reused, engine, started) = (connection.reused, connection.engine, Instant::now());
         match connection.exchange(request, first_byte).await {
             Err(ExchangeError::NoByte) if reused && started.elapsed() < KEEP_ALIVE_RACE => {
-                let anew = self.connect_anew(peer).await.map_err(|_| ExchangeError::Gone)?;
+                let anew = self.connect_anew(engine).await.map_err(|_| ExchangeError::Gone)?;
                 anew.exchange(request, first_byte).await
             }
             outcome => outcome,
@@ -135,20 +151,38 @@ impl Upstream {
 
     /// Puts the connection back if its answer was read whole and both sides mean to keep it.
     pub(crate) async fn release(&self, answer: Answer) {
-        let Answer { mut session, partial, key } = answer;
+        let Answer { mut session, partial, engine } = answer;
         if partial {
             return;
         }
         session.respect_keepalive();
-        if let Some(stream) = session.reuse().await {
-            self.connector.release_stream(stream, key, Some(self.idle));
+        let Some(stream) = session.reuse().await.and_then(|stream| stream.into_any().downcast().ok()) else {
+            return;
+        };
+        let mut pool = self.pool.lock();
+        let waiting = pool.entry(engine).or_default();
+        if waiting.len() < IDLE_CONNECTIONS_MAX {
+            waiting.push(Idle { stream, since: Instant::now() });
         }
+    }
+
+    /// Closes connections that have waited too long. To be called about once a second.
+    pub(crate) fn sweep(&self) {
+        let old = |waiting: &mut Vec<Idle>| {
+            let fresh = waiting.partition_point(|idle| idle.since.elapsed() >= self.idle);
+            waiting.drain(..fresh).collect::<Vec<_>>()
+        };
+        let closed: Vec<_> = self.pool.lock().values_mut().map(old).collect();
+        // Closed outside the lock.
+        drop(closed);
     }
 }
 
-/// The concrete stream below the connector's box: `rewind` is its own.
-fn tcp(stream: Stream) -> Option<Box<Tcp>> {
-    stream.into_any().downcast().ok()
+/// Whether an idle connection is open and nothing has come on it: an engine speaks only when asked.
+fn is_silent(stream: &mut Tcp) -> bool {
+    let mut byte = [0];
+    let mut context = Context::from_waker(Waker::noop());
+    Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
 }
 
 impl Connection {
@@ -162,7 +196,7 @@ impl Connection {
         let mut session = HttpSession::new(self.stream);
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
-        Ok(Answer { session, partial: partial || request.bodiless, key: self.key })
+        Ok(Answer { session, partial: partial || request.bodiless, engine: self.engine })
     }
 
     /// The first bytes of the answer, never none, and whether they came before the request had left.
@@ -225,16 +259,16 @@ mod tests {
     }
 
     /// A pooled connection to an engine that answered one request on it.
-    async fn pooled(upstream: &Upstream) -> (HttpPeer, TcpListener, TcpStream) {
+    async fn pooled(upstream: &Upstream) -> (SocketAddr, TcpListener, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let peer = HttpPeer::new(listener.local_addr().unwrap(), false, String::new());
-        let connection = upstream.connect(&peer).await.unwrap();
+        let peer = listener.local_addr().unwrap();
+        let connection = upstream.connect(peer).await.unwrap();
         let (mut engine, _) = listener.accept().await.unwrap();
         let serve = async {
             read_request(&mut engine).await;
             engine.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), serve);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
         upstream.release(answer.unwrap()).await;
         (peer, listener, engine)
     }
@@ -245,21 +279,46 @@ mod tests {
         let upstream = Upstream::new(SECOND, SECOND);
         let (peer, listener, mut engine) = pooled(&upstream).await;
         drop(listener);
-        let connection = upstream.connect(&peer).await.unwrap();
+        let connection = upstream.connect(peer).await.unwrap();
         assert!(connection.reused);
         let die = async {
             read_request(&mut engine).await;
             drop(engine);
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), die);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
         assert_eq!(answer.err(), Some(ExchangeError::Gone));
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_is_not_taken_after_its_time_and_is_swept() {
+        let upstream = Upstream::new(SECOND, Duration::ZERO);
+        let (peer, listener, mut engine) = pooled(&upstream).await;
+        upstream.sweep();
+        assert_eq!(engine.read(&mut [0]).await.unwrap(), 0, "closed");
+        let (connection, _) = tokio::join!(upstream.connect(peer), listener.accept());
+        assert!(!connection.unwrap().reused);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_spoke_unasked_is_not_taken() {
+        let upstream = Upstream::new(SECOND, SECOND);
+        let (peer, listener, mut engine) = pooled(&upstream).await;
+        engine.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        let spoken = async {
+            while upstream.pool.lock().get_mut(&peer).is_some_and(|idle| is_silent(&mut idle[0].stream)) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(SECOND, spoken).await.unwrap();
+        let (connection, _) = tokio::join!(upstream.connect(peer), listener.accept());
+        assert!(!connection.unwrap().reused);
     }
 
     #[tokio::test]
     async fn a_dead_pooled_connection_is_replaced() {
         let upstream = Upstream::new(SECOND, SECOND);
         let (peer, listener, mut engine) = pooled(&upstream).await;
-        let connection = upstream.connect(&peer).await.unwrap();
+        let connection = upstream.connect(peer).await.unwrap();
         let die = async {
             read_request(&mut engine).await;
             drop(engine);
@@ -267,7 +326,7 @@ mod tests {
             read_request(&mut anew).await;
             anew.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, &peer, ASK, SECOND), die);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
         assert_eq!(
             answer.map(|answer| answer.session.get_status()).ok().flatten(),
             Some(http::StatusCode::NO_CONTENT)

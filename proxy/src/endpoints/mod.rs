@@ -4,6 +4,7 @@ pub(crate) mod load;
 pub(crate) mod poll;
 pub(crate) mod prometheus;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,7 +13,6 @@ use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use picker::belief::EndpointId;
-use pingora_core::upstreams::peer::HttpPeer;
 
 use crate::metrics::EndpointMetrics;
 use load::Sample;
@@ -27,7 +27,7 @@ pub(crate) struct Endpoint {
     pub(crate) host: HeaderValue,
     pub(crate) url: config::EndpointUrl,
     /// Where to connect; none until the name has been resolved.
-    peer: ArcSwapOption<HttpPeer>,
+    address: ArcSwapOption<SocketAddr>,
     /// What the engine last said.
     pub(crate) sample: ArcSwapOption<Sample>,
     pub(crate) metrics: EndpointMetrics,
@@ -51,7 +51,7 @@ impl Endpoint {
             host: header(endpoint.url.authority()),
             name,
             url: endpoint.url.clone(),
-            peer: ArcSwapOption::empty(),
+            address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
             metrics,
             in_flight: AtomicU32::new(0),
@@ -75,19 +75,18 @@ impl Endpoint {
         }
         if !reachable {
             // A name may have moved to another address.
-            self.peer.store(None);
+            self.address.store(None);
         }
     }
 
     /// Where to connect. Resolves the name when that is not known; `None` when it does not resolve.
-    pub(crate) async fn peer(&self) -> Option<Arc<HttpPeer>> {
-        if let Some(peer) = self.peer.load_full() {
-            return Some(peer);
+    pub(crate) async fn address(&self) -> Option<SocketAddr> {
+        if let Some(address) = self.address.load().as_deref() {
+            return Some(*address);
         }
         let address = tokio::net::lookup_host((self.url.host(), self.url.port())).await.ok()?.next()?;
-        let peer = Arc::new(HttpPeer::new(address, false, String::new()));
-        self.peer.store(Some(peer.clone()));
-        Some(peer)
+        self.address.store(Some(Arc::new(address)));
+        Some(address)
     }
 
     /// Requests that this router has in flight there.

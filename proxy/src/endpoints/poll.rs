@@ -89,10 +89,10 @@ impl<'a> Poller<'a> {
     /// Reads a page into `self.page`.
     async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
         let scraper = &self.router.scraper;
-        let peer = self.endpoint.peer().await.ok_or(ScrapeError::Resolve)?;
-        let connection = scraper.connect(&peer).await?;
+        let address = self.endpoint.address().await.ok_or(ScrapeError::Resolve)?;
+        let connection = scraper.connect(address).await?;
         let request = Request { head: &self.head, body: b"", bodiless: false };
-        let mut answer = scraper.exchange(connection, &peer, request, limit).await?;
+        let mut answer = scraper.exchange(connection, request, limit).await?;
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
         self.page.clear();
         while let Some(chunk) = answer.session.read_body_ref().await.map_err(|_| ScrapeError::Broken)? {

@@ -14,7 +14,6 @@ use picker::belief::Commit;
 use picker::decide::{Choice, Decision};
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::ResponseHeader;
 
 use super::headers::{self, Ours};
@@ -78,7 +77,7 @@ impl Forward<'_> {
         body: &Body,
     ) -> Result<Option<Answer>, Stop> {
         let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
-        let Some((connection, peer)) = connected else { return Ok(None) };
+        let Some(connection) = connected else { return Ok(None) };
         endpoint.set_reachable(true);
         let belief = Belief::commit(self.router, decision, choice);
         let client = self.session.req_header();
@@ -87,7 +86,7 @@ impl Forward<'_> {
         let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let first_byte = self.router.config.pool.timeouts.first_byte;
-        let exchange = self.router.upstream.exchange(connection, &peer, request, first_byte);
+        let exchange = self.router.upstream.exchange(connection, request, first_byte);
         let mut answer = match unless_gone(self.session, exchange).await? {
             Ok(answer) => answer,
             Err(ExchangeError::Gone) => return Ok(None),
@@ -196,10 +195,9 @@ async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> 
     session.finish_body().await
 }
 
-async fn connect(router: &Router, endpoint: &Endpoint) -> Option<(Connection, Arc<HttpPeer>)> {
-    let peer = endpoint.peer().await?;
-    let connection = router.upstream.connect(&peer).await.ok()?;
-    Some((connection, peer))
+async fn connect(router: &Router, endpoint: &Endpoint) -> Option<Connection> {
+    let address = endpoint.address().await?;
+    router.upstream.connect(address).await.ok()
 }
 
 /// Runs `work` to its end unless the client leaves first.
