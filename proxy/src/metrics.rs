@@ -74,17 +74,11 @@ impl Kind {
 const APIS: [Api; 7] =
     [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Embeddings, Api::Tokenize, Api::Other];
 
-/// Handles of the metrics that are not an endpoint's.
+/// The recorder of one router, and the handles of the metrics that are not an endpoint's.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    requests: [Counter; APIS.len()],
-    errors: [Counter; Kind::ALL.len()],
-    unreadable: [Counter; 2],
-    cold: Counter,
-    retries: Counter,
-    decision: Histogram,
-    first_byte: Histogram,
+    handles: Handles,
 }
 
 /// Handles of one endpoint's metrics.
@@ -113,11 +107,11 @@ impl Metrics {
             .expect("the bucket lists are not empty");
         let recorder = builder.build_recorder();
         let handle = recorder.handle();
-        with_local_recorder(&recorder, || {
+        let handles = with_local_recorder(&recorder, || {
             describe();
             Handles::register()
-        })
-        .into_metrics(recorder, handle)
+        });
+        Self { recorder, handle, handles }
     }
 
     /// The handles of an endpoint.
@@ -137,35 +131,35 @@ impl Metrics {
 
     pub(crate) fn request(&self, api: Api) {
         if let Some(place) = APIS.iter().position(|&other| other == api) {
-            self.requests[place].increment(1);
+            self.handles.requests[place].increment(1);
         }
     }
 
     pub(crate) fn error(&self, kind: Kind) {
-        self.errors[kind as usize].increment(1);
+        self.handles.errors[kind as usize].increment(1);
     }
 
     pub(crate) fn reading(&self, reading: &Reading) {
         match reading {
-            Reading::Unreadable(Unreadable::Encoding) => self.unreadable[0].increment(1),
-            Reading::Unreadable(Unreadable::Syntax(_)) => self.unreadable[1].increment(1),
+            Reading::Unreadable(Unreadable::Encoding) => self.handles.unreadable[0].increment(1),
+            Reading::Unreadable(Unreadable::Syntax(_)) => self.handles.unreadable[1].increment(1),
             Reading::Prompt | Reading::NoPrompt => {}
         }
     }
 
     pub(crate) fn decided(&self, seconds: f64, cold: bool) {
-        self.decision.record(seconds);
+        self.handles.decision.record(seconds);
         if cold {
-            self.cold.increment(1);
+            self.handles.cold.increment(1);
         }
     }
 
     pub(crate) fn first_byte(&self, seconds: f64) {
-        self.first_byte.record(seconds);
+        self.handles.first_byte.record(seconds);
     }
 
     pub(crate) fn retry(&self) {
-        self.retries.increment(1);
+        self.handles.retries.increment(1);
     }
 }
 
@@ -191,11 +185,6 @@ impl Handles {
             decision: histogram!(DECISION),
             first_byte: histogram!(FIRST_BYTE),
         }
-    }
-
-    fn into_metrics(self, recorder: PrometheusRecorder, handle: PrometheusHandle) -> Metrics {
-        let Self { requests, errors, unreadable, cold, retries, decision, first_byte } = self;
-        Metrics { recorder, handle, requests, errors, unreadable, cold, retries, decision, first_byte }
     }
 }
 

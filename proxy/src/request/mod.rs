@@ -51,17 +51,15 @@ impl Front {
 
     /// Serves one request whose head has been read.
     async fn serve(&self, session: &mut ServerSession, record: &mut Record, api: Api) -> Result<(), Stop> {
-        refusal(session.req_header()).map_or(Ok(()), |kind| Err(Stop::Unread(kind)))?;
+        if let Some(kind) = refusal(session.req_header()) {
+            return Err(Stop::Unread(kind));
+        }
         let body = read::whole(session, self.bounds()).await.map_err(unread)?;
         let candidates = self.router.candidates();
         let decision = self.decide(&body, &candidates, record, api)?;
         client::serving(session, true);
         let router = &self.router;
-        Forward { router, session: &mut *session, record, candidates: &candidates }
-            .run(decision, body)
-            .await?;
-        client::serving(session, false);
-        Ok(())
+        Forward { router, session, record, candidates: &candidates }.run(decision, body).await
     }
 
     fn bounds(&self) -> Bounds<'_> {
