@@ -120,7 +120,7 @@ pub fn decide(
     draw: Draw,
 ) -> Result<Decision, Refusal> {
     let asked = Asked::read(ask, rules)?;
-    let matched: Vec<u32> = candidates.iter().map(|to| index.matched(to.id, &asked.blocks)).collect();
+    let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
     let last_cold: Vec<u64> = candidates.iter().map(|to| index.last_cold(to.id)).collect();
     let total = asked.blocks.total() as u32;
     let fills_cache = ask.api.fills_cache();

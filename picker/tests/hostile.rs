@@ -8,7 +8,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use picker::belief::{EndpointId, Index, Order};
+use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Ask, Decision, Reading, Rules, decide};
 use picker::load::Load;
@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Decides among three idle endpoints, by every policy; all totals have to be numbers.
 fn decisions(api: Api, body: &[u8]) -> Vec<Decision> {
-    let index = support::index(Order::TailFirst, &[100; 3]);
+    let index = support::index(&[100; 3]);
     let load = Load { waiting: Some(0.0), running: Some(0.0), kv_usage: Some(0.05), in_flight: 0 };
     let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load });
     let ask = Ask { api, body, tenant: b"" };
@@ -115,7 +115,7 @@ fn messages_without_content_are_read() {
 /// Field bug D04: empties spread.
 #[test]
 fn empty_prompts_spread() {
-    let index = support::index(Order::TailFirst, &[100; 3]);
+    let index = support::index(&[100; 3]);
     let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load: Load::default() });
     let mut taken = [0; 3];
     for turn in 0..40 {

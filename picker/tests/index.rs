@@ -4,16 +4,13 @@
 
 mod support;
 
-use std::collections::HashMap;
-
-use picker::belief::{CAPACITY_BLOCKS, ENDPOINTS_MAX, EndpointId, Index, Order};
+use picker::belief::{EndpointId, IDS_MAX, Index, JoinError};
 use picker::decide::{Ask, Rules, decide};
 use picker::hash::{BlockHash, Blocks};
 use picker::load::Load;
 use picker::read::Api;
 use picker::score::Candidate;
-use serde_json::Value;
-use support::{DRAW, index, seed};
+use support::{DRAW, index};
 
 /// How an endpoint can lose its belief, for a table.
 type Forget = fn(&Index);
@@ -25,51 +22,15 @@ fn prompt(range: std::ops::Range<u64>) -> Blocks {
     Blocks::one(range.map(BlockHash).collect())
 }
 
-fn listed(hashes: &Value) -> Blocks {
-    Blocks::one(hashes.as_array().unwrap().iter().map(|hash| BlockHash(hash.as_u64().unwrap())).collect())
-}
-
 /// The blocks of several prompts of one request; same text, same blocks.
 fn prompts(texts: &[&str]) -> Blocks {
     support::completion(&format!("{texts:?}"))
 }
 
-/// Behaviours 13 to 17 and 80, on vectors from an independent model. They evict the root first, as that model does.
-#[test]
-fn vectors_of_the_first_seed() {
-    let vectors = seed("index.json");
-    assert_eq!(vectors["default_capacity_blocks_per_endpoint"], CAPACITY_BLOCKS, "behaviour 15");
-    for case in vectors["cases"].as_array().unwrap() {
-        let index = Index::new(Order::HeadFirst);
-        let mut known = HashMap::new();
-        for step in case["ops"].as_array().unwrap() {
-            let capacity = case["capacity"].as_u64().unwrap() as usize;
-            let id = *known
-                .entry(step["endpoint"].as_str().unwrap())
-                .or_insert_with(|| join(&index, step, capacity));
-            match step.get("record") {
-                Some(hashes) => drop(index.commit(id, &listed(hashes), false)),
-                None => drop(index.matched(id, &listed(&step["match_only"]))),
-            }
-        }
-        for wanted in case["match"].as_array().unwrap() {
-            let id = known.get(wanted["endpoint"].as_str().unwrap()).copied().unwrap_or(EndpointId(99));
-            let matched = index.matched(id, &listed(&wanted["hashes"]));
-            assert_eq!(u64::from(matched), wanted["want"].as_u64().unwrap(), "{}: {wanted}", case["name"]);
-        }
-    }
-}
-
-fn join(index: &Index, step: &Value, capacity: usize) -> EndpointId {
-    let id = if step["endpoint"] == "a" { A } else { B };
-    index.join(id, capacity);
-    id
-}
-
 /// Behaviour 14, tail first: the tail of the least recent prompt goes, its head stays.
 #[test]
 fn eviction_takes_the_tail_of_the_least_recent_prompt() {
-    let index = index(Order::TailFirst, &[10]);
+    let index = index(&[10]);
     for known in [0..4, 10..14, 0..4, 20..23] {
         index.commit(A, &prompt(known), false);
     }
@@ -81,7 +42,7 @@ fn eviction_takes_the_tail_of_the_least_recent_prompt() {
 /// Behaviour 14: a shared head is refreshed by whoever uses it.
 #[test]
 fn a_shared_head_outlives_the_turns_that_hang_on_it() {
-    let index = index(Order::TailFirst, &[8]);
+    let index = index(&[8]);
     for turn in 1..50 {
         let conversation = (0..4).chain(turn * 100..turn * 100 + 3).map(BlockHash).collect();
         index.commit(A, &Blocks::one(conversation), false);
@@ -92,7 +53,7 @@ fn a_shared_head_outlives_the_turns_that_hang_on_it() {
 /// Field bug D10: one unrelated block costs one block, and a prompt above the capacity keeps its head.
 #[test]
 fn the_head_of_a_prefix_is_never_thrown_away_first() {
-    let index = index(Order::TailFirst, &[64]);
+    let index = index(&[64]);
     index.commit(A, &prompt(0..64), false);
     index.commit(A, &prompt(100..101), false);
     assert_eq!(index.matched(A, &prompt(0..64)), 63);
@@ -104,7 +65,7 @@ fn the_head_of_a_prefix_is_never_thrown_away_first() {
 #[test]
 fn runs_of_every_length_are_found() {
     for held in 0..70 {
-        let index = index(Order::TailFirst, &[100]);
+        let index = index(&[100]);
         index.commit(A, &prompt(0..held), false);
         for asked in 0..70 {
             assert_eq!(u64::from(index.matched(A, &prompt(0..asked))), held.min(asked), "{asked} of {held}");
@@ -115,7 +76,7 @@ fn runs_of_every_length_are_found() {
 /// Behaviours 16, 17 and 82: deciding changes nothing, committing records the whole prompt, at the winner only.
 #[test]
 fn only_a_commit_teaches_and_only_the_winner() {
-    let index = index(Order::TailFirst, &[100, 100]);
+    let index = index(&[100, 100]);
     let candidates = [A, B].map(|id| Candidate { id, load: Load::default() });
     let body = format!(r#"{{"prompt":{}}}"#, support::quoted(&support::prose(2000)));
     let ask = Ask { api: Api::Completions, body: body.as_bytes(), tenant: b"" };
@@ -135,65 +96,51 @@ fn only_a_commit_teaches_and_only_the_winner() {
 /// Behaviour 80: each endpoint's run is counted on its own.
 #[test]
 fn endpoints_match_on_their_own() {
-    let index = index(Order::TailFirst, &[100, 100]);
+    let index = index(&[100, 100]);
     index.commit(A, &prompt(0..9), false);
     index.commit(B, &prompt(0..4), false);
     let matched = [A, B, EndpointId(2), EndpointId(u32::MAX)].map(|id| index.matched(id, &prompt(0..7)));
     assert_eq!(matched, [7, 4, 0, 0]);
 }
 
-/// Behaviour 80: a block behind a hole counts for nothing.
-#[test]
-fn the_walk_stops_at_the_first_block_that_is_missing() {
-    let index = index(Order::HeadFirst, &[4]);
-    index.commit(A, &prompt(0..4), false);
-    index.commit(A, &prompt(9..10), false);
-    assert_eq!(index.matched(A, &prompt(0..4)), 0, "the root has gone");
-    assert_eq!(index.matched(A, &prompt(1..4)), 3, "the rest is there");
-}
-
 /// Behaviour 81: what an endpoint holds is bounded on its own, whatever the others hold.
 #[test]
 fn every_capacity_holds() {
     for (capacity, held) in [(0, 0), (1, 1), (299, 299), (300, 300), (301, 300), (usize::MAX, 300)] {
-        for order in [Order::TailFirst, Order::HeadFirst] {
-            let index = index(order, &[capacity, 7]);
-            index.commit(A, &prompt(0..300), false);
-            index.commit(B, &prompt(0..300), false);
-            assert_eq!(index.size(A).unwrap().blocks, held, "{capacity} {order:?}");
-            assert_eq!(index.size(B).unwrap().blocks, 7);
-            if order == Order::TailFirst {
-                assert_eq!(index.matched(A, &prompt(0..300)) as usize, held);
-            }
-        }
+        let index = index(&[capacity, 7]);
+        index.commit(A, &prompt(0..300), false);
+        index.commit(B, &prompt(0..300), false);
+        assert_eq!(index.size(A).unwrap().blocks, held, "{capacity}");
+        assert_eq!(index.size(B).unwrap().blocks, 7);
+        assert_eq!(index.matched(A, &prompt(0..300)) as usize, held);
     }
 }
 
 #[test]
 fn a_new_capacity_keeps_what_still_fits() {
-    let index = index(Order::TailFirst, &[10]);
+    let index = index(&[10]);
     index.commit(A, &prompt(0..10), false);
     let held_at = |capacity| {
-        index.resize(A, capacity);
+        index.resize(A, capacity).unwrap();
         index.matched(A, &prompt(0..10))
     };
     assert_eq!([20, 6, 10, 1, 0, 10].map(held_at), [10, 6, 6, 1, 0, 0]);
     index.commit(A, &prompt(0..10), false);
     assert_eq!(index.matched(A, &prompt(0..10)), 10);
-    index.resize(EndpointId(5), 10);
+    index.resize(EndpointId(5), 10).unwrap();
 }
 
 /// Field bug D08: an endpoint that left, restarted or slept is believed to hold nothing.
 #[test]
 fn belief_goes_with_the_endpoint() {
-    let index = index(Order::TailFirst, &[10, 10]);
+    let index = index(&[10, 10]);
     let forget: [(&str, Forget, Option<usize>); 3] = [
         ("clear", |index| index.clear(A), Some(0)),
         ("leave", |index| index.leave(A), None),
-        ("join", |index| index.join(A, 10), Some(0)),
+        ("join", |index| index.join(A, 10).unwrap(), Some(0)),
     ];
     for (shows, forget, left) in forget {
-        index.join(A, 10);
+        index.join(A, 10).unwrap();
         index.commit(A, &prompt(0..5), true);
         index.commit(B, &prompt(0..5), false);
         forget(&index);
@@ -205,24 +152,24 @@ fn belief_goes_with_the_endpoint() {
 
 #[test]
 fn an_endpoint_that_nobody_knows_is_harmless() {
-    let index = index(Order::TailFirst, &[10]);
-    for id in [7, ENDPOINTS_MAX as u32, u32::MAX].map(EndpointId) {
+    let index = index(&[10]);
+    for id in [7, IDS_MAX as u32, u32::MAX].map(EndpointId) {
         index.leave(id);
         index.clear(id);
-        index.resize(id, 5);
+        index.resize(id, 5).unwrap();
         let commit = index.commit(id, &prompt(0..5), true);
         index.undo(commit, &prompt(0..5));
         assert_eq!((index.matched(id, &prompt(0..5)), index.last_cold(id), index.size(id)), (0, 0, None));
     }
-    index.join(EndpointId(ENDPOINTS_MAX as u32), 10);
-    assert_eq!(index.size(EndpointId(ENDPOINTS_MAX as u32)), None, "ids are bounded");
+    assert_eq!(index.join(EndpointId(IDS_MAX as u32), 10), Err(JoinError::TooMany), "ids are bounded");
+    assert_eq!(index.size(EndpointId(IDS_MAX as u32)), None);
     assert_eq!(index.matched(A, &prompt(0..5)), 0);
 }
 
 /// Behaviour 32: cold requests are numbered in their order; others leave the order alone.
 #[test]
 fn cold_requests_are_numbered() {
-    let index = index(Order::TailFirst, &[10, 10]);
+    let index = index(&[10, 10]);
     assert_eq!([A, B].map(|id| index.last_cold(id)), [0, 0]);
     index.commit(A, &prompt(0..1), true);
     index.commit(B, &prompt(1..2), true);
@@ -235,7 +182,7 @@ fn cold_requests_are_numbered() {
 /// An undone cold request was never taken, unless the endpoint took another since.
 #[test]
 fn undo_takes_the_cold_order_back() {
-    let index = index(Order::TailFirst, &[10]);
+    let index = index(&[10]);
     let first = index.commit(A, &prompt(0..1), true);
     let before = index.last_cold(A);
     let second = index.commit(A, &prompt(1..2), true);
@@ -251,7 +198,7 @@ fn undo_takes_the_cold_order_back() {
 fn several_prompts_are_matched_each_from_its_root() {
     let text = |letter: &str| letter.repeat(1000);
     let [a, b, c] = ["a", "b", "c"].map(text);
-    let index = index(Order::TailFirst, &[100]);
+    let index = index(&[100]);
     index.commit(A, &prompts(&[&a, &b]), false);
     assert_eq!(index.size(A).unwrap().blocks, 8);
     for (asked, matched) in
@@ -267,7 +214,7 @@ fn several_prompts_are_matched_each_from_its_root() {
 fn undo_takes_back_prompts_that_overlap() {
     let (head, long) = ("x".repeat(512), "x".repeat(2000));
     for texts in [[&head, &long], [&long, &head], [&long, &long]] {
-        let index = index(Order::TailFirst, &[100]);
+        let index = index(&[100]);
         let blocks = prompts(&texts.map(String::as_str));
         let commit = index.commit(A, &blocks, false);
         index.undo(commit, &blocks);
@@ -277,7 +224,7 @@ fn undo_takes_back_prompts_that_overlap() {
 
 #[test]
 fn undo_spares_what_others_have_used_since() {
-    let index = index(Order::TailFirst, &[100]);
+    let index = index(&[100]);
     let failed = index.commit(A, &prompt(0..8), false);
     index.commit(A, &prompt(0..3), false);
     index.undo(failed, &prompt(0..8));
@@ -292,14 +239,14 @@ fn undo_spares_what_others_have_used_since() {
 fn undo_spares_the_belief_of_an_endpoint_that_came_back() {
     let forget: [(&str, Forget); 3] = [
         ("cleared", |index| index.clear(A)),
-        ("joined again", |index| index.join(A, 10)),
+        ("joined again", |index| index.join(A, 10).unwrap()),
         ("left and joined", |index| {
             index.leave(A);
-            index.join(A, 10);
+            index.join(A, 10).unwrap();
         }),
     ];
     for (shows, forget) in forget {
-        let index = index(Order::TailFirst, &[10]);
+        let index = index(&[10]);
         let before = index.commit(A, &prompt(0..5), true);
         forget(&index);
         index.commit(A, &prompt(0..5), true);

@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::HashSet;
 
-use picker::belief::{EndpointId, Index, Order};
+use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Ask, Decision, Rules, decide};
 use picker::hash::{BlockHash, Blocks};
@@ -34,7 +34,7 @@ impl Pool {
     fn new(policy: Policy, loads: &[Load], blocks: usize) -> Self {
         let candidates: Vec<_> =
             (0..).zip(loads).map(|(id, &load)| Candidate { id: EndpointId(id), load }).collect();
-        let index = index(Order::TailFirst, &vec![1000; loads.len()]);
+        let index = index(&vec![1000; loads.len()]);
         Self { index, candidates, policy, body: body(blocks) }
     }
 

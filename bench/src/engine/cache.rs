@@ -4,27 +4,9 @@
 //! and it never reaches the last token, which has to be computed for there to be an answer. Source: vLLM 0.32
 //! `v1/core/kv_cache_manager.py`, `get_computed_blocks`; `tests/fixtures/SOURCES.md`.
 
-use picker::belief::{Lru, Order};
 use picker::hash::{BlockHash, BlockSize};
 
-/// Which end of a prefix is evicted first, of blocks that were last used together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum EvictionOrder {
-    /// The end: what is left of a prefix is still a prefix. vLLM's order.
-    #[default]
-    TailFirst,
-    /// The beginning: blocks are touched in order, and losing block 0 loses the prefix.
-    HeadFirst,
-}
-
-impl From<EvictionOrder> for Order {
-    fn from(order: EvictionOrder) -> Self {
-        match order {
-            EvictionOrder::TailFirst => Self::TailFirst,
-            EvictionOrder::HeadFirst => Self::HeadFirst,
-        }
-    }
-}
+use super::lru::{EvictionOrder, Lru};
 
 /// A prompt as the cache sees it: its length and the chained hashes of its full blocks, first block first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +37,7 @@ pub struct BlockCache {
 impl BlockCache {
     /// An empty cache of `capacity_blocks` blocks. 0 caches nothing.
     pub fn new(capacity_blocks: usize, block_size: BlockSize, eviction: EvictionOrder) -> Self {
-        let blocks = Lru::new(capacity_blocks, eviction.into());
+        let blocks = Lru::new(capacity_blocks, eviction);
         Self { blocks, block_size, figures: CacheFigures::default() }
     }
 

@@ -7,10 +7,12 @@
 
 pub mod cache;
 pub mod lanes;
+mod lru;
 pub mod replica;
 pub mod virtual_time;
 
-pub use cache::{BlockCache, CacheFigures, EvictionOrder, Prompt};
+pub use cache::{BlockCache, CacheFigures, Prompt};
 pub use lanes::{Lanes, Seconds, Ticket, Timing};
+pub use lru::EvictionOrder;
 pub use replica::{Admission, Figures, Replica, ReplicaOptions};
 pub use virtual_time::{Started, VirtualReplica};

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used)]
 
-use picker::belief::{EndpointId, Index, Order};
+use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Ask, Decision, Reading, Rules, decide};
 use picker::hash::{BlockHash, BlockSize, Blocks};
@@ -70,15 +70,15 @@ pub(crate) fn common(a: &[BlockHash], b: &[BlockHash]) -> usize {
 
 /// Blocks of `later` that an endpoint is credited with after it took `first`.
 pub(crate) fn credited(first: &Blocks, later: &Blocks) -> u32 {
-    let index = index(Order::TailFirst, &[100_000]);
+    let index = index(&[100_000]);
     index.commit(EndpointId(0), first, false);
     index.matched(EndpointId(0), later)
 }
 
 /// An index of endpoints 0, 1, ... with these capacities.
-pub(crate) fn index(order: Order, capacities: &[usize]) -> Index {
-    let index = Index::new(order);
-    (0..).zip(capacities).for_each(|(id, &capacity)| index.join(EndpointId(id), capacity));
+pub(crate) fn index(capacities: &[usize]) -> Index {
+    let index = Index::default();
+    (0..).zip(capacities).for_each(|(id, &capacity)| index.join(EndpointId(id), capacity).unwrap());
     index
 }
 

@@ -1,0 +1,517 @@
+//! The memory of one shard: runs of blocks, who holds how much of each, and the way from a block to its run.
+//!
+//! A *run* is a stretch of some prompt's blocks that was new when it was committed; a later prompt that leaves it
+//! midway begins a run of its own there, which hangs on nothing but its first block's hash: that hash covers all
+//! before it. So a prompt is a walk over few runs, and since hashes are chained, one comparison inside a run vouches
+//! for all blocks before. Each holder of a run holds it from its start up to a *cut*; evicting a tail lowers a number.
+//!
+//! All of it lies in lines of eight words: a run's record, its hashes (a tree of lines, four at its root, sixteen below),
+//! and holders that do not fit the record. Readers follow references that may be changing under them: every load is
+//! in bounds or 0, every loop is bounded, and the version says afterwards whether any of it counts.
+
+use super::SLOTS;
+use super::atomic::{AtomicU64, Ordering, zeros};
+use super::version::Version;
+use crate::hash::BlockHash;
+
+/// Words of a line: one cache line.
+const WORDS: usize = 8;
+/// Hashes of a line, as a power of two.
+const HASHES_BITS: usize = 3;
+/// References to lines below a line, as a power of two.
+const FAN_BITS: u32 = 4;
+/// References in a run's record.
+const ROOTS: usize = 4;
+/// Where they begin, in half words.
+const ROOTS_AT: usize = 2;
+/// Holders in a run's record, and the word where they begin.
+const INLINE: usize = 4;
+const INLINE_AT: usize = 3;
+/// The word of a run's record that refers to further holders.
+const MORE_AT: usize = 7;
+/// Holders in a line of their own; the last word refers to the next such line.
+const PER_LINE: usize = WORDS - 1;
+
+/// Refers to a line; `NOWHERE` to none.
+pub(super) type Line = u32;
+pub(super) const NOWHERE: Line = 0;
+
+/// A run, by the line of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run(pub(super) Line);
+
+/// Who holds a run, up to which cut, and which stretch of it was used longest ago. One word, so never torn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) slot: usize,
+    pub(super) cut: usize,
+    pub(super) deepest: u32,
+}
+
+const CUT_BITS: u32 = 26;
+
+/// Blocks that a run can have, and an endpoint can hold.
+pub(super) const CUT_MAX: usize = (1 << CUT_BITS) - 1;
+
+impl Holder {
+    fn pack(self) -> u64 {
+        (self.slot as u64) << (CUT_BITS + 32) | (self.cut as u64) << 32 | u64::from(self.deepest)
+    }
+
+    fn unpack(word: u64) -> Self {
+        let slot = (word >> (CUT_BITS + 32)) as usize % SLOTS;
+        Self { slot, cut: (word >> 32) as usize & CUT_MAX, deepest: word as u32 }
+    }
+}
+
+/// One run of a prompt's walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) run: Run,
+    /// Blocks of the prompt before the run.
+    pub(super) start: usize,
+    /// Leading blocks of the run that are the prompt's, at least one.
+    pub(super) common: usize,
+}
+
+impl Step {
+    /// Blocks of the prompt up to where it leaves the run.
+    pub(super) fn end(&self) -> usize {
+        self.start + self.common
+    }
+}
+
+/// How much a space has room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) lines: usize,
+    pub(super) heads: usize,
+}
+
+impl Room {
+    /// Room for endpoints of these capacities in blocks and in stretches, whatever they hold.
+    ///
+    /// Every run has a holder with a stretch in it, so there are at most as many runs as stretches (one more while
+    /// one is added). A run of `n` blocks takes `n/8` lines rounded up, and above 32 blocks fewer than a fifth more;
+    /// with few blocks a run, rounding costs more than that ever does.
+    pub(super) fn of(blocks: usize, stretches: usize) -> Self {
+        let runs = stretches + 1;
+        let hashes = blocks.div_ceil(8) + runs * 7 / 8 + blocks.div_ceil(100);
+        Self { lines: 1 + runs + hashes + SLOTS, heads: runs + runs / 2 + 1 }
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        (self.lines * WORDS + self.heads) * size_of::<u64>()
+    }
+
+    pub(super) fn holds(self, other: Self) -> bool {
+        self.lines >= other.lines && self.heads >= other.heads
+    }
+}
+
+/// Lines, and a table from a run's first hash to the run.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) version: Version,
+    words: Box<[AtomicU64]>,
+    /// The word at which a cache line begins.
+    aligned: usize,
+    /// Open addressing, linear probing: the run in the low half, in the high half a part of the hash; 0 is free.
+    heads: Box<[AtomicU64]>,
+    /// Block hashes have no key, so a client could search for prompts whose runs all fall into one place.
+    key: u64,
+}
+
+impl Space {
+    /// `None`: the system has no such memory.
+    pub(super) fn new(room: Room, key: u64) -> Option<Self> {
+        let words = zeros((room.lines + 1) * WORDS)?;
+        let aligned = words.as_ptr().align_offset(WORDS * size_of::<u64>()).min(WORDS);
+        Some(Self { version: Version::new(), aligned, words, heads: zeros(room.heads)?, key })
+    }
+
+    pub(super) fn room(&self) -> Room {
+        Room { lines: self.words.len() / WORDS - 1, heads: self.heads.len() }
+    }
+
+    /// A larger copy. `used` lines from the first are in use.
+    pub(super) fn grown(&self, room: Room, used: usize) -> Option<Self> {
+        let grown = Self::new(room, self.key)?;
+        for at in 0..used * WORDS {
+            grown.words[grown.aligned + at].store(self.words[self.aligned + at].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for head in &self.heads {
+            let run = Run(head.load(Ordering::Relaxed) as Line);
+            if run.0 != NOWHERE {
+                grown.add_head(run);
+            }
+        }
+        Some(grown)
+    }
+
+    // What readers do.
+
+    /// How many leading blocks each slot's endpoint holds, into `depths`, all 0 before.
+    ///
+    /// HOT: `bench/benches/index.rs`. O(runs x (log blocks + holders)). Gives nonsense in the midst of a change.
+    pub(super) fn depths(&self, hashes: &[BlockHash], depths: &mut [u32]) {
+        self.walk(hashes, |step| {
+            for holder in self.holders(step.run) {
+                // Who lacks blocks before the run has no use for it.
+                if depths[holder.slot] as usize == step.start {
+                    depths[holder.slot] = (step.start + holder.cut.min(step.common)) as u32;
+                }
+            }
+        });
+    }
+
+    /// The runs of a prompt in order, as far as anybody holds it.
+    pub(super) fn walk(&self, hashes: &[BlockHash], mut step: impl FnMut(Step)) {
+        let mut start = 0;
+        while let Some(&first) = hashes.get(start)
+            && let Some(run) = self.find(first)
+        {
+            let common = self.common(run, &hashes[start..]);
+            if common == 0 {
+                return;
+            }
+            step(Step { run, start, common });
+            start += common;
+        }
+    }
+
+    fn find(&self, first: BlockHash) -> Option<Run> {
+        let (home, tag) = self.place(first.0);
+        let (before, from) = self.heads.split_at(home);
+        for head in from.iter().chain(before) {
+            let head = head.load(Ordering::Relaxed);
+            let run = Run(head as Line);
+            if run.0 == NOWHERE {
+                return None;
+            }
+            if head >> 32 == tag && self.hash(run, self.height(run), 0) == first.0 {
+                return Some(run);
+            }
+        }
+        None
+    }
+
+    /// Leading blocks of a run that are those of `hashes`, given that the first is.
+    fn common(&self, run: Run, hashes: &[BlockHash]) -> usize {
+        let height = self.height(run);
+        let same = |at: usize| self.hash(run, height, at) == hashes[at].0;
+        let length = self.len(run).min(hashes.len());
+        if length == 0 || same(length - 1) {
+            return length;
+        }
+        let (mut same_at, mut other_at) = (0, length - 1);
+        while other_at - same_at > 1 {
+            let middle = same_at.midpoint(other_at);
+            if same(middle) { same_at = middle } else { other_at = middle }
+        }
+        other_at
+    }
+
+    /// All holders, in no order.
+    pub(super) fn holders(&self, run: Run) -> impl Iterator<Item = Holder> {
+        let count = self.holder_count(run);
+        let mut line = run.0;
+        (0..count).map(move |place| {
+            if place >= INLINE && (place - INLINE).is_multiple_of(PER_LINE) {
+                line = self.load(line, MORE_AT) as Line;
+            }
+            let word = if place < INLINE { INLINE_AT + place } else { (place - INLINE) % PER_LINE };
+            Holder::unpack(self.load(line, word))
+        })
+    }
+
+    /// Blocks of a run.
+    pub(super) fn len(&self, run: Run) -> usize {
+        self.load(run.0, 0) as u32 as usize
+    }
+
+    fn height(&self, run: Run) -> u32 {
+        (self.load(run.0, 0) >> 32) as u32 & 7
+    }
+
+    fn holder_count(&self, run: Run) -> usize {
+        ((self.load(run.0, 0) >> 40) as usize).min(SLOTS)
+    }
+
+    fn hash(&self, run: Run, height: u32, at: usize) -> u64 {
+        self.load(self.line_of(run, height, at >> HASHES_BITS), at % WORDS)
+    }
+
+    fn line_of(&self, run: Run, height: u32, index: usize) -> Line {
+        let mut below = height * FAN_BITS;
+        let mut line = self.half(run.0, ROOTS_AT + (index >> below) % ROOTS);
+        while below > 0 {
+            below -= FAN_BITS;
+            line = self.half(line, (index >> below) % (1 << FAN_BITS));
+        }
+        line
+    }
+
+    fn half(&self, line: Line, half: usize) -> Line {
+        (self.load(line, half / 2) >> (half % 2 * 32)) as Line
+    }
+
+    fn load(&self, line: Line, word: usize) -> u64 {
+        let at = self.aligned + line as usize * WORDS + word;
+        self.words.get(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Where a run with this first hash is looked for first, and the part of the hash that stands beside it.
+    fn place(&self, first: u64) -> (usize, u64) {
+        let product = u128::from(first ^ self.key) * 0x9E37_79B9_7F4A_7C15;
+        let mixed = (product >> 64) as u64 ^ product as u64;
+        let home = (u64::from(mixed as u32) * self.heads.len() as u64) >> 32;
+        (home as usize, mixed >> 32)
+    }
+
+    // What the one writer does, between `version.begin` and `version.end`.
+
+    fn store(&self, line: Line, word: usize, value: u64) {
+        if let Some(word) = self.words.get(self.aligned + line as usize * WORDS + word) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn set_half(&self, line: Line, half: usize, to: Line) {
+        let shift = half % 2 * 32;
+        let kept = self.load(line, half / 2) & !(u64::from(u32::MAX) << shift);
+        self.store(line, half / 2, kept | u64::from(to) << shift);
+    }
+
+    fn shape(&self, run: Run, length: usize, height: u32, holders: usize) {
+        self.store(run.0, 0, length as u64 | u64::from(height) << 32 | (holders as u64) << 40);
+    }
+
+    /// Makes `line` the record of a run without blocks or holders.
+    pub(super) fn open(&self, line: Line) -> Run {
+        (0..WORDS).for_each(|word| self.store(line, word, 0));
+        Run(line)
+    }
+
+    /// Lets the run be found by its first hash.
+    pub(super) fn add_head(&self, run: Run) {
+        let (home, tag) = self.place(self.hash(run, self.height(run), 0));
+        let (before, from) = self.heads.split_at(home);
+        let free = from.iter().chain(before).find(|head| head.load(Ordering::Relaxed) == 0);
+        if let Some(head) = free {
+            head.store(tag << 32 | u64::from(run.0), Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the run be found no more. Closes the gap, so that every probe still ends at the first free place.
+    pub(super) fn remove_head(&self, run: Run) {
+        let count = self.heads.len();
+        let (home, tag) = self.place(self.hash(run, self.height(run), 0));
+        let wanted = tag << 32 | u64::from(run.0);
+        let load = |at: usize| self.heads[at].load(Ordering::Relaxed);
+        let Some(mut gap) = (0..count).map(|step| (home + step) % count).find(|&at| load(at) == wanted) else { return };
+        let mut at = gap;
+        loop {
+            at = (at + 1) % count;
+            let head = load(at);
+            if head == 0 || at == gap {
+                break;
+            }
+            let moved = Run(head as Line);
+            let (home, _) = self.place(self.hash(moved, self.height(moved), 0));
+            // It may fill the gap if its own home is not behind the gap.
+            if (at + count - home) % count >= (at + count - gap) % count {
+                self.heads[gap].store(head, Ordering::Relaxed);
+                gap = at;
+            }
+        }
+        self.heads[gap].store(0, Ordering::Relaxed);
+    }
+
+    /// Adds blocks at the run's end, as many as `lines` has room for.
+    pub(super) fn append(&self, run: Run, hashes: &[BlockHash], lines: &mut Lines) {
+        let mut length = self.len(run);
+        for hash in hashes {
+            if length.is_multiple_of(WORDS) && self.append_line(run, length / WORDS, lines).is_none() {
+                return;
+            }
+            self.store(self.line_of(run, self.height(run), length >> HASHES_BITS), length % WORDS, hash.0);
+            length += 1;
+            self.shape(run, length, self.height(run), self.holder_count(run));
+        }
+    }
+
+    fn append_line(&self, run: Run, index: usize, lines: &mut Lines) -> Option<()> {
+        if index >= ROOTS << (self.height(run) * FAN_BITS) {
+            self.raise(run, lines)?;
+        }
+        let mut below = self.height(run) * FAN_BITS;
+        let (mut line, mut half) = (run.0, ROOTS_AT + (index >> below));
+        while below > 0 {
+            if index.is_multiple_of(1 << below) {
+                self.set_half(line, half, lines.take(self)?);
+            }
+            line = self.half(line, half);
+            below -= FAN_BITS;
+            half = (index >> below) % (1 << FAN_BITS);
+        }
+        self.set_half(line, half, lines.take(self)?);
+        Some(())
+    }
+
+    /// One more level: what hung on the record hangs on a line below it.
+    fn raise(&self, run: Run, lines: &mut Lines) -> Option<()> {
+        let line = lines.take(self)?;
+        for root in 0..ROOTS {
+            self.set_half(line, root, self.half(run.0, ROOTS_AT + root));
+        }
+        self.set_half(run.0, ROOTS_AT, line);
+        self.shape(run, self.len(run), self.height(run) + 1, self.holder_count(run));
+        Some(())
+    }
+
+    /// Takes blocks away from the run's end.
+    pub(super) fn truncate(&self, run: Run, length: usize, lines: &mut Lines) {
+        let kept = length.div_ceil(WORDS);
+        for index in (kept..self.len(run).div_ceil(WORDS)).rev() {
+            self.drop_line(run, index, lines);
+        }
+        self.shape(run, length, self.height(run), self.holder_count(run));
+        while self.height(run) > 0 && kept <= ROOTS << ((self.height(run) - 1) * FAN_BITS) {
+            self.lower(run, lines);
+        }
+    }
+
+    fn drop_line(&self, run: Run, index: usize, lines: &mut Lines) {
+        let mut below = self.height(run) * FAN_BITS;
+        let mut line = self.half(run.0, ROOTS_AT + (index >> below));
+        while below > 0 {
+            let empty = index.is_multiple_of(1 << below);
+            below -= FAN_BITS;
+            let next = self.half(line, (index >> below) % (1 << FAN_BITS));
+            if empty {
+                lines.give(self, line);
+            }
+            line = next;
+        }
+        lines.give(self, line);
+    }
+
+    /// One level less, once four lines below the first are enough.
+    fn lower(&self, run: Run, lines: &mut Lines) {
+        let line = self.half(run.0, ROOTS_AT);
+        for root in 0..ROOTS {
+            self.set_half(run.0, ROOTS_AT + root, self.half(line, root));
+        }
+        if self.len(run) > 0 {
+            lines.give(self, line);
+        }
+        self.shape(run, self.len(run), self.height(run) - 1, self.holder_count(run));
+    }
+
+    /// Frees everything of a run that nobody holds.
+    pub(super) fn close(&self, run: Run, lines: &mut Lines) {
+        self.remove_head(run);
+        self.truncate(run, 0, lines);
+        lines.give(self, run.0);
+    }
+
+    /// What `slot` holds of a run.
+    pub(super) fn holder(&self, run: Run, slot: usize) -> Option<Holder> {
+        self.holders(run).find(|holder| holder.slot == slot)
+    }
+
+    /// Adds a holder, or changes what it holds. A change of `deepest` alone is no change to a reader.
+    pub(super) fn hold(&self, run: Run, holder: Holder, lines: &mut Lines) {
+        let place = self.holders(run).position(|known| known.slot == holder.slot);
+        let count = self.holder_count(run);
+        if place.is_none() {
+            if count >= INLINE && (count - INLINE).is_multiple_of(PER_LINE) && self.append_holders(run, count, lines).is_none() {
+                return;
+            }
+            self.shape(run, self.len(run), self.height(run), count + 1);
+        }
+        let (line, word) = self.holder_at(run, place.unwrap_or(count));
+        self.store(line, word, holder.pack());
+    }
+
+    /// Takes a holder away; the last one takes its place.
+    pub(super) fn release(&self, run: Run, slot: usize, lines: &mut Lines) {
+        let Some(place) = self.holders(run).position(|holder| holder.slot == slot) else { return };
+        let last = self.holder_count(run) - 1;
+        let ((line, word), (last_line, last_word)) = (self.holder_at(run, place), self.holder_at(run, last));
+        self.store(line, word, self.load(last_line, last_word));
+        if last >= INLINE && (last - INLINE).is_multiple_of(PER_LINE) {
+            lines.give(self, last_line);
+        }
+        self.shape(run, self.len(run), self.height(run), last);
+    }
+
+    fn append_holders(&self, run: Run, count: usize, lines: &mut Lines) -> Option<()> {
+        let last = self.holder_at(run, count - 1).0;
+        let line = lines.take(self)?;
+        self.store(last, MORE_AT, u64::from(line));
+        Some(())
+    }
+
+    fn holder_at(&self, run: Run, place: usize) -> (Line, usize) {
+        if place < INLINE {
+            return (run.0, INLINE_AT + place);
+        }
+        let mut line = run.0;
+        for _ in 0..=(place - INLINE) / PER_LINE {
+            line = self.load(line, MORE_AT) as Line;
+        }
+        (line, (place - INLINE) % PER_LINE)
+    }
+}
+
+/// Which lines are free. The writer's own.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// The first line never used, and how many there are.
+    fresh: usize,
+    count: usize,
+    /// The last one given back; each refers to the one before.
+    given: Line,
+    given_count: usize,
+}
+
+impl Lines {
+    pub(super) fn new(room: Room) -> Self {
+        Self { fresh: 1, count: room.lines, given: NOWHERE, given_count: 0 }
+    }
+
+    pub(super) fn grow(&mut self, room: Room) {
+        self.count = room.lines;
+    }
+
+    /// Lines that were ever in use, the first among them.
+    pub(super) fn used(&self) -> usize {
+        self.fresh
+    }
+
+    /// Lines in use now.
+    pub(super) fn taken(&self) -> usize {
+        self.fresh - self.given_count
+    }
+
+    pub(super) fn give(&mut self, space: &Space, line: Line) {
+        space.store(line, 0, u64::from(self.given));
+        self.given = line;
+        self.given_count += 1;
+    }
+
+    /// A line with anything in it. `None` cannot be, by the arithmetic of [`Room::of`]; then nothing is recorded.
+    pub(super) fn take(&mut self, space: &Space) -> Option<Line> {
+        if self.given != NOWHERE {
+            let line = self.given;
+            self.given = space.load(line, 0) as Line;
+            self.given_count -= 1;
+            return Some(line);
+        }
+        let line = Line::try_from(self.fresh).ok().filter(|_| self.fresh < self.count)?;
+        self.fresh += 1;
+        Some(line)
+    }
+}
