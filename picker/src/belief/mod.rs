@@ -301,7 +301,12 @@ impl Index {
         writer.vacate(seat.slot.into());
         let empty = writer.is_empty();
         drop(writer);
-        if empty && let Some(new) = self.shard() {
+        if !empty {
+            return;
+        }
+        if usize::from(seat.shard) + 1 == fleet.shards.len() {
+            fleet.shards.pop();
+        } else if let Some(new) = self.shard() {
             *shard = new;
         }
     }

@@ -110,7 +110,18 @@ impl Stretches {
         list.count -= 1;
     }
 
-    /// Stretches in use, and bytes kept for them.
+    /// Makes room for that many in all.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.all.reserve_exact(count.saturating_sub(self.all.len()));
+        self.free.reserve_exact(count.saturating_sub(self.free.len()));
+    }
+
+    /// Stretches that there is room for.
+    pub(super) fn max(&self) -> usize {
+        self.all.capacity().max(self.free.capacity())
+    }
+
+    /// Stretches in use.
     pub(super) fn len(&self) -> usize {
         self.all.len() - self.free.len()
     }

@@ -76,7 +76,10 @@ impl Writer {
     pub(super) fn provide(&mut self, slot: usize, belief: u64, capacity: usize) -> Option<()> {
         let new = Holding::new(belief, capacity);
         let others = self.holdings.iter().enumerate().filter(|&(other, _)| other != slot);
-        let room = room(others.filter_map(|(_, holding)| holding.as_ref()).chain([&new]));
+        let all = others.filter_map(|(_, holding)| holding.as_ref()).chain([&new]);
+        let (blocks, stretches) = all.fold((0, 0), |sum, it| (sum.0 + it.capacity, sum.1 + it.stretches_max));
+        let room = Room::of(blocks, stretches);
+        self.stretches.reserve(stretches);
         if !self.space.room().holds(room) {
             self.space = Arc::new(self.space.grown(room, self.lines.used())?);
             self.lines.grow(room);
@@ -95,13 +98,12 @@ impl Writer {
         self.holdings[slot] = None;
     }
 
-    /// Bytes that the belief may come to with these capacities, and what it takes now. The table of heads counts whole.
+    /// Bytes that the belief may come to, and what it takes now. The table of heads counts whole.
     pub(super) fn bytes(&self) -> (usize, usize) {
-        let holdings = || self.holdings.iter().flatten();
-        let stretches_max: usize = holdings().map(|holding| holding.stretches_max).sum();
-        let room_now = Room { lines: self.lines.taken(), heads: self.space.room().heads };
-        let max = room(holdings()).bytes() + stretches_max * STRETCH_BYTES;
-        (max, room_now.bytes() + self.stretches.len() * STRETCH_BYTES)
+        let room = self.space.room();
+        let now = Room { lines: self.lines.taken(), ..room };
+        let bytes = |room: Room, stretches: usize| room.bytes() + stretches * STRETCH_BYTES;
+        (bytes(room, self.stretches.max()), bytes(now, self.stretches.len()))
     }
 
     /// Touches or adds the blocks of each prompt at `slot`, then evicts beyond the capacity. The prompts are one commit:
@@ -161,12 +163,6 @@ impl Writer {
         turn.end();
         !more
     }
-}
-
-/// Room that holdings may need.
-fn room<'a>(holdings: impl Iterator<Item = &'a Holding>) -> Room {
-    let limits = holdings.fold((0, 0), |(blocks, stretches), it| (blocks + it.capacity, stretches + it.stretches_max));
-    Room::of(limits.0, limits.1)
 }
 
 /// A writer at work for one endpoint, and whether readers have been told.
@@ -374,10 +370,11 @@ impl<'a> Turn<'a> {
         self.path.clear();
         self.space.walk(hashes, |step| self.path.push((step, NONE)));
         for at in (0..self.path.len()).rev() {
-            let Step { run, start, .. } = self.path[at].0;
-            let cut = kept.saturating_sub(start);
-            if let Some(holder) = self.space.holder(run, self.slot).filter(|holder| holder.cut > cut) {
-                self.cut(run, holder, cut);
+            let step = self.path[at].0;
+            if step.end() > kept
+                && let Some(holder) = self.space.holder(step.run, self.slot)
+            {
+                self.cut(step.run, holder, holder.cut.min(kept.saturating_sub(step.start)));
             }
         }
     }
@@ -405,5 +402,44 @@ impl<'a> Turn<'a> {
                 left => self.space.truncate(run, left, self.lines),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Prompts that share heads, leave each other midway and are longer than the capacity.
+    fn prompts() -> impl Iterator<Item = Vec<BlockHash>> {
+        (0..3_000u64).map(|number| {
+            let fork = number * 7 % 90;
+            let hash = |at: u64| BlockHash(1 + at + if at < fork { 0 } else { 1_000 * (1 + number % 50) });
+            (0..fork + number % 40).map(hash).collect()
+        })
+    }
+
+    /// What is no longer held is no longer paid for: every line and every stretch comes back.
+    #[test]
+    fn nothing_leaks() {
+        let mut writer = Writer::new(Arc::new(Space::new(Room::of(0, 0), 7).unwrap()));
+        (0..20).for_each(|slot| writer.provide(slot, 1, 100 + slot * 20).unwrap());
+        for (number, prompt) in prompts().enumerate() {
+            let slot = number * 11 % 20;
+            let commit = writer.commit(slot, 1, [&prompt[..], &prompt[..prompt.len() / 2]].into_iter()).unwrap();
+            match number % 10 {
+                0..3 => writer.undo(slot, 1, commit, [&prompt[..]].into_iter()),
+                3 => writer.truncate(slot, 1, &prompt, prompt.len() / 3),
+                _ => {}
+            }
+            let (max, now) = writer.bytes();
+            assert!(now <= max);
+        }
+        assert!(writer.lines.taken() > 500 && writer.stretches.len() > 100, "the slots hold something");
+        (0..20).for_each(|slot| while !writer.drop_some(slot, 1) {});
+        assert_eq!((writer.lines.taken(), writer.stretches.len()), (1, 0));
+        let blocks: usize = (0..20).map(|slot| writer.holding(slot, 1).unwrap().blocks).sum();
+        assert_eq!(blocks, 0);
     }
 }
