@@ -295,19 +295,17 @@ impl Index {
 
     fn remove(&self, fleet: &mut Fleet, id: EndpointId) {
         let Some(seat) = fleet.seats.get_mut(id.0 as usize).and_then(Option::take) else { return };
-        let shard = &mut fleet.shards[usize::from(seat.shard)];
-        forget(&shard.writer, &seat, 0);
-        let mut writer = shard.writer.lock();
+        let number = usize::from(seat.shard);
+        forget(&fleet.shards[number].writer, &seat, 0);
+        let mut writer = fleet.shards[number].writer.lock();
         writer.vacate(seat.slot.into());
         let empty = writer.is_empty();
         drop(writer);
-        if !empty {
-            return;
-        }
-        if usize::from(seat.shard) + 1 == fleet.shards.len() {
+        let last = number + 1 == fleet.shards.len();
+        if empty && last {
             fleet.shards.pop();
-        } else if let Some(new) = self.shard() {
-            *shard = new;
+        } else if empty && let Some(new) = self.shard() {
+            fleet.shards[number] = new;
         }
     }
 
