@@ -32,7 +32,7 @@ pub const SEED: u64 = 0;
 pub const RESPONSE_HEADERS: bool = true;
 
 /// Endpoints of one pool. Each has a poller, a row of metrics and a share of the index.
-pub const ENDPOINTS_MAX: usize = 1024;
+pub const ENDPOINTS_MAX: usize = picker::belief::ENDPOINTS_MAX;
 /// Bytes of an endpoint's name: that of a DNS label, which a pod's name mostly is.
 pub const ENDPOINT_NAME_BYTES_MAX: usize = 63;
 /// The port of a URL that names none.
@@ -49,7 +49,7 @@ pub const BLOCK_TOKENS_MAX: u32 = 65_536;
 /// Blocks of belief per endpoint until its engine tells its own cache size (DESIGN 5: llm-d's default).
 pub const CAPACITY_BLOCKS: usize = 31_250;
 /// Most blocks of belief per endpoint: at 24 bytes each, 1.5 GiB.
-pub const CAPACITY_BLOCKS_MAX: usize = 64 * MIB;
+pub const CAPACITY_BLOCKS_MAX: usize = picker::belief::CAPACITY_MAX;
 /// Most blocks of belief that an engine's own word can claim: 67 million tokens, above any replica's cache.
 pub const ENGINE_BLOCKS_MAX: usize = MIB;
 

@@ -121,15 +121,19 @@ pub fn decide(
 ) -> Result<Decision, Refusal> {
     let asked = Asked::read(ask, rules)?;
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
-    let last_cold: Vec<u64> = candidates.iter().map(|to| index.last_cold(to.id)).collect();
     let total = asked.blocks.total() as u32;
     let fills_cache = ask.api.fills_cache();
     let founds_prefix = total > 0 && fills_cache;
-    let view = View { candidates, matched: &matched, total, last_cold: &last_cold, founds_prefix };
+    let cold = matched.iter().all(|&matched| matched == 0);
+    let last_cold: Vec<u64> = match cold && founds_prefix {
+        true => candidates.iter().map(|to| index.last_cold(to.id)).collect(),
+        false => Vec::new(),
+    };
+    let view = View { candidates, matched: &matched, total, last_cold: &last_cold };
     let scorers = rules.policy.scorers();
     let scores = score(scorers, &view);
     let choices = rank(rules.policy, scorers, &scores, &view, draw);
-    let cold = total > 0 && view.cold();
+    let cold = cold && total > 0;
     let Asked { blocks, reading, model, stream } = asked;
     Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, fills_cache })
 }

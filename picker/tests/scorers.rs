@@ -27,10 +27,9 @@ fn scores(
     let candidates: Vec<_> =
         (0..).zip(loads).map(|(id, &load)| Candidate { id: EndpointId(id), load }).collect();
     let mut scores = vec![None; candidates.len()];
-    scorer.score(
-        &View { candidates: &candidates, matched, total, last_cold, founds_prefix: total > 0 },
-        &mut scores,
-    );
+    let founds_prefix = total > 0 && matched.iter().all(|&matched| matched == 0);
+    let last_cold = if founds_prefix { last_cold } else { &[] };
+    scorer.score(&View { candidates: &candidates, matched, total, last_cold }, &mut scores);
     scores
 }
 

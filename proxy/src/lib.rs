@@ -8,6 +8,7 @@ mod admin;
 mod client;
 mod drain;
 mod endpoints;
+mod memory;
 mod metrics;
 mod request;
 mod router;

@@ -5,6 +5,7 @@
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use picker::belief::Memory;
 use picker::decide::Reading;
 use picker::read::{Api, Unreadable};
 
@@ -158,6 +159,11 @@ impl Metrics {
         self.handles.first_byte.record(seconds);
     }
 
+    pub(crate) fn index(&self, memory: Memory) {
+        self.handles.index_bytes.set(memory.bytes as f64);
+        self.handles.index_bytes_max.set(memory.bytes_max as f64);
+    }
+
     pub(crate) fn retry(&self) {
         self.handles.retries.increment(1);
     }
@@ -171,6 +177,8 @@ struct Handles {
     retries: Counter,
     decision: Histogram,
     first_byte: Histogram,
+    index_bytes: Gauge,
+    index_bytes_max: Gauge,
 }
 
 impl Handles {
@@ -184,6 +192,8 @@ impl Handles {
             retries: counter!("prefixroute_retries_total"),
             decision: histogram!(DECISION),
             first_byte: histogram!(FIRST_BYTE),
+            index_bytes: gauge!("prefixroute_index_bytes"),
+            index_bytes_max: gauge!("prefixroute_index_bytes_max"),
         }
     }
 }
@@ -241,6 +251,11 @@ fn describe() {
     );
     describe_gauge!("prefixroute_index_blocks", "Blocks that an endpoint is believed to hold.");
     describe_gauge!("prefixroute_index_capacity_blocks", "Blocks that an endpoint may be believed to hold.");
+    describe_gauge!("prefixroute_index_bytes", "Bytes that the belief takes now.");
+    describe_gauge!(
+        "prefixroute_index_bytes_max",
+        "Bytes that the belief may take with the capacities as they are."
+    );
     describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");
     describe_counter!("prefixroute_endpoint_scrapes_total", "Scrapes of an endpoint's /metrics, by outcome.");
 }

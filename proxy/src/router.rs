@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use config::Config;
-use picker::belief::{EndpointId, Index, Order};
+use picker::belief::{EndpointId, Index, JoinError};
 use picker::chance::Draw;
 use picker::decide::{Ask, Decision, Refusal, Rules, decide};
 use picker::score::Candidate;
@@ -63,19 +63,19 @@ impl Candidates {
 }
 
 impl Router {
-    /// A router for a checked configuration; nothing runs yet.
-    pub(crate) fn new(config: Config) -> Arc<Self> {
+    /// A router for a checked configuration; nothing runs yet. Errors: an index that cannot be had.
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, JoinError> {
         let metrics = Metrics::new();
-        let index = Index::new(Order::TailFirst);
+        let index = Index::default();
         let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
             let id = EndpointId(number);
-            index.join(id, config.pool.index.capacity_blocks);
-            Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str())))
+            index.join(id, config.pool.index.capacity_blocks)?;
+            Ok(Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str()))))
         };
-        let fleet = (0..).zip(&config.pool.endpoints).map(endpoint).collect();
+        let fleet = (0..).zip(&config.pool.endpoints).map(endpoint).collect::<Result<_, _>>()?;
         let timeouts = &config.pool.timeouts;
         let pool = &config.pool;
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             rules: Rules { policy: pool.policy, tokenizer: pool.index.tokenizer, block: pool.index.block },
             fleet: ArcSwap::from_pointee(fleet),
             index,
@@ -90,7 +90,7 @@ impl Router {
             turns: AtomicU64::new(0),
             next_probe_ms: AtomicU64::new(0),
             config,
-        })
+        }))
     }
 
     /// Milliseconds of the router's own clock.

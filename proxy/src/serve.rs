@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::{Config, Protocol};
+use picker::belief::JoinError;
 use pingora_core::apps::ServerApp;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -22,6 +23,7 @@ use crate::admin::Admin;
 use crate::client::Client;
 use crate::drain::{Connected, signalled};
 use crate::endpoints::poll::poll;
+use crate::memory;
 use crate::request::Front;
 use crate::router::Router;
 
@@ -46,6 +48,31 @@ pub struct BindError {
     pub cause: io::Error,
 }
 
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener's address.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The belief that the configuration asks for.
+    #[error(
+        "index.capacity_blocks: found {capacity_blocks} for each of {endpoints} endpoints, which may take {wanted} bytes of memory; wanted at most the {available} that there are"
+    )]
+    IndexTooLarge {
+        /// Blocks of each endpoint.
+        capacity_blocks: usize,
+        /// Endpoints of the pool.
+        endpoints: usize,
+        /// Bytes that the index may come to.
+        wanted: usize,
+        /// Bytes that the machine, or the container's group, has.
+        available: usize,
+    },
+    /// The system refused the memory, or the fleet is larger than the index.
+    #[error("index: {0}")]
+    Index(#[from] JoinError),
+}
+
 /// A router that runs.
 pub struct Running {
     router: Arc<Router>,
@@ -62,14 +89,15 @@ pub struct Running {
 /// Binds all listeners, then starts serving, polling and the admin pages.
 ///
 /// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
-/// Errors: a listener that cannot be bound; nothing has started then.
-pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, BindError> {
+/// Errors: a listener that cannot be bound, an index that cannot be had; nothing has started then.
+pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, StartError> {
     let mut sockets = Vec::new();
     for listener in &config.listeners {
         sockets.push((bind(listener.address, data)?, listener.protocol));
     }
     let (admin_socket, admin) = bind(config.admin, control)?;
-    let router = Router::new(config);
+    let router = Router::new(config)?;
+    fits(&router)?;
     let (shutdown, down) = watch::channel(false);
     let (ended, end) = watch::channel(false);
     let mut listeners = Vec::new();
@@ -118,10 +146,23 @@ impl Running {
     }
 }
 
+/// Refuses an index that could outgrow the machine.
+fn fits(router: &Router) -> Result<(), StartError> {
+    let (wanted, pool) = (router.index.memory().bytes_max, &router.config.pool);
+    match memory::bytes_max() {
+        Some(available) if wanted > available => Err(StartError::IndexTooLarge {
+            capacity_blocks: pool.index.capacity_blocks,
+            endpoints: pool.endpoints.len(),
+            wanted,
+            available,
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn announce(router: &Router, listeners: &[SocketAddr], admin: SocketAddr) {
     let endpoints = router.config.pool.endpoints.len();
-    let blocks = router.config.pool.index.capacity_blocks * endpoints;
-    let index_bytes_max = blocks * picker::belief::BYTES_PER_BLOCK;
+    let index_bytes_max = router.index.memory().bytes_max;
     let policy = router.rules.policy.name();
     tracing::info!(?listeners, %admin, endpoints, policy, index_bytes_max, "serving");
 }

@@ -21,7 +21,7 @@ pub enum EvictionOrder {
 
 /// Blocks by recency, at most `capacity` of them. All operations are O(1) a block.
 #[derive(Debug)]
-pub struct Lru {
+pub(super) struct Lru {
     slots: HashMap<BlockHash, u32, Keyed>,
     nodes: Vec<Node>,
     free: Vec<u32>,
@@ -43,28 +43,23 @@ const NONE: u32 = u32::MAX;
 
 impl Lru {
     /// An empty list of at most `capacity` blocks. Grows with use; nothing is allocated yet.
-    pub fn new(capacity: usize, order: EvictionOrder) -> Self {
+    pub(super) fn new(capacity: usize, order: EvictionOrder) -> Self {
         let (slots, nodes, free) = (HashMap::default(), Vec::new(), Vec::new());
         Self { slots, nodes, free, newest: NONE, oldest: NONE, capacity, order }
     }
 
     /// Blocks held.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether no block is held.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     /// Blocks that may be held.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Whether a block is held. Does not count as use.
-    pub fn holds(&self, hash: BlockHash) -> bool {
+    pub(super) fn holds(&self, hash: BlockHash) -> bool {
         self.slots.contains_key(&hash)
     }
 
@@ -72,7 +67,7 @@ impl Lru {
     ///
     /// With tail-first eviction holding block `i` implies holding all before it, so the end of the run is found by
     /// galloping: O(log run).
-    pub fn matched(&self, hashes: &[BlockHash]) -> usize {
+    pub(super) fn matched(&self, hashes: &[BlockHash]) -> usize {
         match self.order {
             EvictionOrder::TailFirst => gallop(hashes, |&hash| self.holds(hash)),
             EvictionOrder::HeadFirst => hashes.iter().take_while(|&&hash| self.holds(hash)).count(),
@@ -81,7 +76,7 @@ impl Lru {
 
     /// Touches or adds each of a prompt's blocks, then evicts beyond the capacity. Of a prompt longer than the
     /// capacity, tail-first keeps the head, head-first keeps the tail.
-    pub fn record(&mut self, hashes: &[BlockHash]) {
+    pub(super) fn record(&mut self, hashes: &[BlockHash]) {
         match self.order {
             EvictionOrder::TailFirst => {
                 hashes[..hashes.len().min(self.capacity)].iter().rev().for_each(|&hash| self.touch(hash));
@@ -242,7 +237,7 @@ mod tests {
     fn no_capacity_holds_nothing() {
         let mut lru = Lru::new(0, EvictionOrder::TailFirst);
         lru.record(&hashes(0..3));
-        assert!(lru.is_empty());
+        assert_eq!(lru.len(), 0);
     }
 
     /// A tree of chains: block hashes of a prompt are determined by the path, as chained hashes are.

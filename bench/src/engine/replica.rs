@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use picker::hash::BlockSize;
 
-use super::cache::{BlockCache, CacheFigures, EvictionOrder, Prompt};
+use super::cache::{BlockCache, CacheFigures, Prompt};
 use super::lanes::{Lanes, Seconds, Ticket, Timing};
+use super::lru::EvictionOrder;
 
 /// What a replica is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -215,7 +215,7 @@ fn wrong_values_are_told_with_their_place() {
         ),
         (
             "index: {capacity_blocks: 0}\n",
-            "f:1:26: index.capacity_blocks: found \"0\", wanted an integer from 1 to 67108864",
+            "f:1:26: index.capacity_blocks: found \"0\", wanted an integer from 1 to 67108863",
         ),
     ] {
         assert_eq!(file(text).unwrap_err(), fault, "{text}");

@@ -9,6 +9,9 @@
 //! (`order.rs`). Memory is fixed by the capacities: [`Index::memory`] says what may be needed before any is.
 
 mod atomic;
+mod cold;
+#[cfg(all(test, loom))]
+mod model;
 mod order;
 mod shard;
 mod space;
@@ -16,17 +19,21 @@ mod version;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::hash::{BlockHash, Blocks};
+use cold::{Colds, LastCold, Taken};
 use shard::Writer;
 use space::{Room, Space};
 
+use crate::hash::{BlockHash, Blocks};
+
 /// Endpoints that one index can know at a time.
 pub const ENDPOINTS_MAX: usize = 1_024;
+
+/// Blocks that one endpoint can be believed to hold.
+pub const CAPACITY_MAX: usize = space::CUT_MAX;
 
 /// Ids are below this.
 pub const IDS_MAX: usize = 65_536;
@@ -63,8 +70,8 @@ struct Recorded {
     id: EndpointId,
     belief: u64,
     number: u32,
-    /// The endpoint's place in the cold order before and after, for a cold request.
-    cold: Option<(u64, u64)>,
+    /// For a cold request, its place in the cold order.
+    cold: Option<Taken>,
 }
 
 /// How much an endpoint's belief holds, in blocks.
@@ -93,7 +100,7 @@ pub struct Index {
     fleet: ArcSwap<Fleet>,
     /// Held by whoever changes the fleet; the last number given to a belief.
     beliefs: Mutex<u64>,
-    colds: AtomicU64,
+    colds: Colds,
     key: u64,
 }
 
@@ -110,8 +117,7 @@ struct Seat {
     shard: u16,
     slot: u16,
     belief: u64,
-    /// Number of the last cold request that went here, from 1; 0 for never.
-    last_cold: Arc<AtomicU64>,
+    last_cold: Arc<LastCold>,
 }
 
 #[derive(Clone, Debug)]
@@ -129,7 +135,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Adds an endpoint, or empties a known one. Its belief is bounded by `capacity` blocks, at most 67,108,863.
+    /// Adds an endpoint, or empties a known one. Its belief is bounded by `capacity` blocks, at most [`CAPACITY_MAX`].
     pub fn join(&self, id: EndpointId, capacity: usize) -> Result<(), JoinError> {
         let mut beliefs = self.beliefs.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
@@ -159,14 +165,14 @@ impl Index {
         }
     }
 
-    /// Changes the capacity of an endpoint; what still fits stays believed. Cheap where it is the same already.
-    pub fn resize(&self, id: EndpointId, capacity: usize) -> Result<(), JoinError> {
-        if self.size(id).is_some_and(|size| size.capacity == capacity.min(space::CUT_MAX)) {
-            return Ok(());
+    /// Changes the capacity of an endpoint; what still fits stays believed. Whether it was another; cheap where not.
+    pub fn resize(&self, id: EndpointId, capacity: usize) -> Result<bool, JoinError> {
+        if self.size(id).is_some_and(|size| size.capacity == capacity.min(CAPACITY_MAX)) {
+            return Ok(false);
         }
         let _changing = self.beliefs.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
-        let Some((seat, shard)) = fleet.find(id) else { return Ok(()) };
+        let Some((seat, shard)) = fleet.find(id) else { return Ok(false) };
         let (number, slot) = (usize::from(seat.shard), usize::from(seat.slot));
         let (belief, writer) = (seat.belief, Arc::clone(&shard.writer));
         let mut writer = writer.lock();
@@ -175,7 +181,7 @@ impl Index {
         fleet.shards[number].space = Arc::clone(&writer.space);
         // Before the lock is released: who reads after a commit must find its space.
         self.fleet.store(Arc::new(fleet));
-        Ok(())
+        Ok(true)
     }
 
     /// How many leading blocks each endpoint holds, summed over the prompts; in the order of `ids`. An unknown endpoint
@@ -204,7 +210,7 @@ impl Index {
 
     /// Number of the last cold request that went to the endpoint, from 1; 0 for never.
     pub fn last_cold(&self, id: EndpointId) -> u64 {
-        self.fleet.load().find(id).map_or(0, |(seat, _)| seat.last_cold.load(Ordering::Relaxed))
+        self.fleet.load().find(id).map_or(0, |(seat, _)| seat.last_cold.number())
     }
 
     /// Records the blocks at the endpoint and, for a cold request, makes it the latest of the cold order.
@@ -215,10 +221,7 @@ impl Index {
         let Some(number) = writer.commit(seat.slot.into(), seat.belief, blocks.prompts()) else {
             return Commit::default();
         };
-        let cold = cold.then(|| {
-            let now = self.colds.fetch_add(1, Ordering::Relaxed) + 1;
-            (seat.last_cold.swap(now, Ordering::Relaxed), now)
-        });
+        let cold = cold.then(|| seat.last_cold.take(&self.colds));
         Commit(Some(Recorded { id, belief: seat.belief, number, cold }))
     }
 
@@ -228,8 +231,8 @@ impl Index {
         let fleet = self.fleet.load();
         let Some((seat, shard)) = fleet.find(id).filter(|(seat, _)| seat.belief == belief) else { return };
         shard.writer.lock().undo(seat.slot.into(), belief, number, blocks.prompts());
-        if let Some((before, now)) = cold {
-            let _ = seat.last_cold.compare_exchange(now, before, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(taken) = cold {
+            seat.last_cold.give_back(taken);
         }
     }
 

@@ -61,7 +61,8 @@ pub(super) const STRETCH_BYTES: usize = size_of::<Stretch>() + size_of::<Place>(
 impl Stretches {
     /// A stretch from its run's start, in no list yet.
     pub(super) fn add(&mut self, run: u32, commit: u32) -> Place {
-        let stretch = Stretch { run, from: 0, added_from: 0, commit, shallower: NONE, newer: NONE, older: NONE };
+        let stretch =
+            Stretch { run, from: 0, added_from: 0, commit, shallower: NONE, newer: NONE, older: NONE };
         match self.free.pop() {
             Some(place) => {
                 self.all[place as usize] = stretch;

@@ -7,12 +7,12 @@ use super::order::{List, NONE, Place, STRETCH_BYTES, Stretches};
 use super::space::{CUT_MAX, Holder, Lines, Room, Run, Space, Step};
 use crate::hash::BlockHash;
 
-/// Blocks of capacity to a stretch. An endpoint that is sent prompts with fewer new blocks than this each runs out of
-/// stretches before it runs out of blocks, and forgets its oldest prompts the sooner.
+/// Blocks of capacity to a stretch: what makes a block cost 24 bytes at most. An endpoint that is sent ever so many prompts
+/// of few new blocks each runs out of stretches before it runs out of blocks, and then forgets its oldest prompt.
 const BLOCKS_PER_STRETCH: usize = 12;
 
-/// Stretches that an endpoint may have besides, so that small capacities are exact.
-const STRETCHES_MIN: usize = 64;
+/// Stretches that an endpoint may have besides: a fixed base of a third of a megabyte, touched as it is used.
+const STRETCHES_BASE: usize = 2_048;
 
 /// Stretches let go at a time when an endpoint's belief is dropped, for the sake of readers that wait.
 const DROP_AT_ONCE: usize = 64;
@@ -34,7 +34,7 @@ pub(super) struct Holding {
 impl Holding {
     fn new(belief: u64, capacity: usize) -> Self {
         let capacity = capacity.min(CUT_MAX);
-        let stretches_max = capacity / BLOCKS_PER_STRETCH + STRETCHES_MIN;
+        let stretches_max = capacity / BLOCKS_PER_STRETCH + STRETCHES_BASE;
         Self { belief, capacity, stretches_max, blocks: 0, evicted: 0, list: List::EMPTY, commit: 0 }
     }
 }
@@ -86,11 +86,18 @@ impl Writer {
         }
         match &mut self.holdings[slot] {
             Some(known) => {
-                (known.belief, known.capacity, known.stretches_max) = (belief, new.capacity, new.stretches_max);
+                (known.belief, known.capacity, known.stretches_max) =
+                    (belief, new.capacity, new.stretches_max);
             }
             vacant => *vacant = Some(new),
         }
         Some(())
+    }
+
+    /// For models: a holding in the space as it is.
+    #[cfg(all(test, loom))]
+    pub(super) fn provide_in_place(&mut self, slot: usize, belief: u64, capacity: usize) {
+        self.holdings[slot] = Some(Holding::new(belief, capacity));
     }
 
     /// Leaves a slot vacant that holds nothing any more.
@@ -405,7 +412,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
@@ -427,7 +434,8 @@ mod tests {
         (0..20).for_each(|slot| writer.provide(slot, 1, 100 + slot * 20).unwrap());
         for (number, prompt) in prompts().enumerate() {
             let slot = number * 11 % 20;
-            let commit = writer.commit(slot, 1, [&prompt[..], &prompt[..prompt.len() / 2]].into_iter()).unwrap();
+            let commit =
+                writer.commit(slot, 1, [&prompt[..], &prompt[..prompt.len() / 2]].into_iter()).unwrap();
             match number % 10 {
                 0..3 => writer.undo(slot, 1, commit, [&prompt[..]].into_iter()),
                 3 => writer.truncate(slot, 1, &prompt, prompt.len() / 3),

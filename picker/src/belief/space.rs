@@ -138,7 +138,8 @@ impl Space {
     pub(super) fn grown(&self, room: Room, used: usize) -> Option<Self> {
         let grown = Self::new(room, self.key)?;
         for at in 0..used * WORDS {
-            grown.words[grown.aligned + at].store(self.words[self.aligned + at].load(Ordering::Relaxed), Ordering::Relaxed);
+            grown.words[grown.aligned + at]
+                .store(self.words[self.aligned + at].load(Ordering::Relaxed), Ordering::Relaxed);
         }
         for head in &self.heads {
             let run = Run(head.load(Ordering::Relaxed) as Line);
@@ -309,7 +310,10 @@ impl Space {
         let (home, tag) = self.place(self.hash(run, self.height(run), 0));
         let wanted = tag << 32 | u64::from(run.0);
         let load = |at: usize| self.heads[at].load(Ordering::Relaxed);
-        let Some(mut gap) = (0..count).map(|step| (home + step) % count).find(|&at| load(at) == wanted) else { return };
+        let Some(mut gap) = (0..count).map(|step| (home + step) % count).find(|&at| load(at) == wanted)
+        else {
+            return;
+        };
         let mut at = gap;
         loop {
             at = (at + 1) % count;
@@ -426,7 +430,10 @@ impl Space {
         let place = self.holders(run).position(|known| known.slot == holder.slot);
         let count = self.holder_count(run);
         if place.is_none() {
-            if count >= INLINE && (count - INLINE).is_multiple_of(PER_LINE) && self.append_holders(run, count, lines).is_none() {
+            if count >= INLINE
+                && (count - INLINE).is_multiple_of(PER_LINE)
+                && self.append_holders(run, count, lines).is_none()
+            {
                 return;
             }
             self.shape(run, self.len(run), self.height(run), count + 1);

@@ -29,17 +29,9 @@ pub struct View<'a> {
     pub matched: &'a [u32],
     /// Blocks of the request.
     pub total: u32,
-    /// Number of the last cold request that each took, 0 for never.
+    /// For a request that founds a prefix: the number of the last such request that each took, 0 for never. Such a request
+    /// has blocks of which no candidate holds any, and the engine keeps them. Empty for all others.
     pub last_cold: &'a [u64],
-    /// Whether answering leaves a prefix that later requests may follow: there are blocks, and the engine keeps them.
-    pub founds_prefix: bool,
-}
-
-impl View<'_> {
-    /// Whether no candidate holds any block.
-    pub fn cold(&self) -> bool {
-        self.matched.iter().all(|&matched| matched == 0)
-    }
 }
 
 /// The scorers by name.

@@ -115,6 +115,7 @@ impl Admin {
                 metrics.index_evictions.absolute(size.evicted);
             }
         }
+        self.router.metrics.index(self.router.index.memory());
         Page { status: 200, content_type: "text/plain; version=0.0.4", body: self.router.metrics.render() }
     }
 

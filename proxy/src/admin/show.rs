@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use picker::belief::BYTES_PER_BLOCK;
+use picker::belief::Size;
 use picker::decide::{Choice, Decision, Reading};
 use picker::read::Api;
 use serde_json::{Value, json};
@@ -16,7 +16,13 @@ use crate::router::{Candidates, Router};
 pub(super) fn state(router: &Router) -> Value {
     let fleet = router.fleet.load();
     let sizes = fleet.iter().filter_map(|endpoint| router.index.size(endpoint.id));
-    let (blocks, capacity) = sizes.fold((0, 0), |sum, size| (sum.0 + size.blocks, sum.1 + size.capacity));
+    let none = Size { blocks: 0, capacity: 0, evicted: 0 };
+    let all = sizes.fold(none, |sum, size| Size {
+        blocks: sum.blocks + size.blocks,
+        capacity: sum.capacity + size.capacity,
+        evicted: sum.evicted + size.evicted,
+    });
+    let memory = router.index.memory();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "policy": router.rules.policy.name(),
@@ -27,10 +33,11 @@ pub(super) fn state(router: &Router) -> Value {
         "turns": router.turns(),
         "endpoints": fleet.iter().map(|it| endpoint(router, it)).collect::<Vec<_>>(),
         "index": {
-            "blocks": blocks,
-            "capacity_blocks": capacity,
-            "bytes": blocks * BYTES_PER_BLOCK,
-            "bytes_max": capacity * BYTES_PER_BLOCK,
+            "blocks": all.blocks,
+            "capacity_blocks": all.capacity,
+            "evictions": all.evicted,
+            "bytes": memory.bytes,
+            "bytes_max": memory.bytes_max,
         },
         "decisions": router.recent.map(|entry| recent(router, entry)),
     })

@@ -115,10 +115,28 @@ impl<'a> Poller<'a> {
             router.index.clear(self.endpoint.id);
             tracing::info!(endpoint = self.endpoint.name, "engine restarted, belief cleared");
         }
-        router.index.resize(self.endpoint.id, router.capacity_blocks(&sample));
+        self.resize(router.capacity_blocks(&sample));
         self.endpoint.sample.store(Some(Arc::new(sample)));
         let known = report.waiting.or(report.running).or(report.kv_usage);
         known.map(|_| ()).ok_or(ScrapeError::Unknown)
+    }
+
+    /// Believes as much as the engine's cache holds.
+    fn resize(&self, capacity_blocks: usize) {
+        let (index, endpoint) = (&self.router.index, &self.endpoint.name);
+        match index.resize(self.endpoint.id, capacity_blocks) {
+            Ok(true) => {
+                let index_bytes_max = index.memory().bytes_max;
+                tracing::info!(
+                    endpoint,
+                    capacity_blocks,
+                    index_bytes_max,
+                    "belief has the engine's capacity"
+                );
+            }
+            Ok(false) => {}
+            Err(error) => tracing::debug!(endpoint, %error, "belief keeps its capacity"),
+        }
     }
 }
 
