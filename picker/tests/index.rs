@@ -4,7 +4,7 @@
 
 mod support;
 
-use picker::belief::{EndpointId, IDS_MAX, Index, JoinError};
+use picker::belief::{ENDPOINTS_MAX, EndpointId, IDS_MAX, Index, JoinError};
 use picker::decide::{Ask, Rules, decide};
 use picker::hash::{BlockHash, Blocks};
 use picker::load::Load;
@@ -254,4 +254,112 @@ fn undo_spares_the_belief_of_an_endpoint_that_came_back() {
         index.undo(before, &prompt(0..5));
         assert_eq!((index.matched(A, &prompt(0..5)), index.last_cold(A)), (5, cold), "{shows}");
     }
+}
+
+/// One endpoint too many is refused, harms nobody, and gets the place of one that leaves.
+#[test]
+fn the_fleet_is_bounded() {
+    let index = index(&vec![10; ENDPOINTS_MAX]);
+    let last = EndpointId(ENDPOINTS_MAX as u32 - 1);
+    index.commit(last, &prompt(0..5), false);
+    let more = EndpointId(ENDPOINTS_MAX as u32);
+    assert_eq!(index.join(more, 10), Err(JoinError::TooMany));
+    index.commit(more, &prompt(0..5), true);
+    assert_eq!([more, last].map(|id| index.matched(id, &prompt(0..5))), [0, 5]);
+    index.leave(A);
+    assert_eq!(index.join(more, 10), Ok(()));
+    index.commit(more, &prompt(0..5), true);
+    assert_eq!([more, last, A].map(|id| index.matched(id, &prompt(0..5))), [5, 5, 0]);
+}
+
+/// Each endpoint of a large fleet is told its own depth, in the order asked for.
+#[test]
+fn a_look_up_answers_for_all_at_once() {
+    let index = index(&vec![100; 200]);
+    (0..200).for_each(|id| drop(index.commit(EndpointId(id), &prompt(0..u64::from(id % 50)), false)));
+    let ids: Vec<_> = (0..200).rev().chain([999]).map(EndpointId).collect();
+    let found = index.look_up(&prompt(0..30), ids.iter().copied());
+    let wanted: Vec<_> = (0..200).rev().map(|id| (id % 50).min(30)).chain([0]).collect();
+    assert_eq!(found, wanted);
+}
+
+/// Field bug D11: endpoints that come and go leave nothing behind.
+#[test]
+fn churn_takes_no_memory() {
+    let index = index(&[100, 100]);
+    let before = index.memory();
+    for id in 2..1_000 {
+        index.join(EndpointId(id), 5_000).unwrap();
+        index.commit(EndpointId(id), &prompt(u64::from(id) * 1_000..u64::from(id) * 1_000 + 900), false);
+        index.leave(EndpointId(id));
+        if id == 2 {
+            assert!(index.memory().bytes_max > before.bytes_max + 5_000 * 16);
+        }
+    }
+    assert!(index.memory().bytes_max < before.bytes_max + 2 * 5_000 * 24 + 500_000, "{:?}", index.memory());
+    assert_eq!(index.size(A).unwrap().blocks, 0);
+}
+
+/// The memory that the capacities announce is never exceeded, whatever the prompts look like, and a block of a long
+/// prompt costs half of it.
+#[test]
+fn memory_is_what_was_announced() {
+    for (blocks_each, most_a_block) in [(1, 200), (2, 120), (9, 30), (32, 14), (33, 14), (2_000, 12)] {
+        let index = index(&[4_000, 4_000]);
+        let announced = index.memory();
+        for number in 0..20_000 / blocks_each {
+            let start = number * 10_000;
+            index.commit(EndpointId((number % 2) as u32), &prompt(start..start + blocks_each), false);
+            assert!(index.memory().bytes <= announced.bytes_max);
+        }
+        let memory = index.memory();
+        assert_eq!(memory.bytes_max, announced.bytes_max);
+        let held: usize = [A, B].iter().map(|&id| index.size(id).unwrap().blocks).sum();
+        let a_block = (memory.bytes - announced.bytes) / held;
+        assert!(a_block <= most_a_block, "{blocks_each} blocks each: {a_block} bytes a block");
+    }
+}
+
+/// Ever so many tiny prompts: the oldest go before the blocks run out, and the latest are all there.
+#[test]
+fn tiny_prompts_run_out_of_stretches_first() {
+    let index = index(&[31_250]);
+    let tiny = |number: u64| prompt(number * 10..number * 10 + 1);
+    (0..20_000).for_each(|number| drop(index.commit(A, &tiny(number), false)));
+    let size = index.size(A).unwrap();
+    assert_eq!((size.blocks, size.evicted), (31_250 / 12 + 2_048, 20_000 - 31_250 / 12 - 2_048));
+    let held = (0..20_000).rev().take_while(|&number| index.matched(A, &tiny(number)) == 1).count();
+    assert_eq!(held, size.blocks);
+}
+
+/// The bound of 24 bytes a block, and the base beside it.
+#[test]
+fn a_block_of_capacity_costs_24_bytes() {
+    let announced = |capacity: usize| index(&[capacity]).memory().bytes_max;
+    assert!((announced(1_000_000) - announced(0)) <= 24 * 1_000_000);
+    assert!(announced(0) < 400_000);
+}
+
+/// An engine says that it had less of a prompt than was believed. What hangs behind the gap counts for nothing, never
+/// for more than there is, and counts again once the gap is filled.
+#[test]
+fn truncated_belief_has_a_hole_that_nobody_matches_across() {
+    let index = index(&[1_000]);
+    let branch = |fork: u64, number: u64| -> Blocks {
+        Blocks::one((0..fork).chain(number * 100..number * 100 + 10).map(BlockHash).collect())
+    };
+    let all = [prompt(0..20), branch(5, 1), branch(12, 2), branch(20, 3)];
+    let matched = || all.each_ref().map(|prompt| index.matched(A, prompt));
+    all.iter().for_each(|prompt| drop(index.commit(A, prompt, false)));
+    assert_eq!(matched(), [20, 15, 22, 30]);
+    index.truncate(A, &all[3], 40);
+    assert_eq!(matched(), [20, 15, 22, 30], "as much as was believed");
+    index.truncate(A, &all[0], 8);
+    assert_eq!(matched(), [8, 15, 8, 8], "another branch before the cut keeps its own");
+    index.commit(A, &prompt(0..12), false);
+    assert_eq!(matched(), [12, 15, 22, 12], "the gap of one branch is filled");
+    index.truncate(A, &all[1], 0);
+    assert_eq!(matched(), [0; 4]);
+    index.clear(A);
+    assert_eq!(index.size(A).unwrap().blocks, 0, "what lies behind a hole is not forgotten by accident");
 }

@@ -11,7 +11,7 @@ use picker::hash::{BlockHash, Blocks};
 
 /// Endpoints that come and go; more than a shard has slots for, so that there are two.
 const ENDPOINTS: u64 = 70;
-/// Above this an endpoint's stretches could run out before its blocks do, which the twin does not know of.
+/// Small, so that evictions are many and the twin is quick.
 const CAPACITY_MAX: u64 = 64;
 const OPERATIONS: u64 = 2_000_000;
 /// Operations after which everything is compared.

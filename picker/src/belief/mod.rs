@@ -62,7 +62,7 @@ pub enum JoinError {
 /// A commit that may still have to be undone: the request failed before the engine's first byte.
 ///
 /// Of an endpoint that left or joined again meanwhile there is nothing to undo, so this names the belief, not only the id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Commit(Option<Recorded>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,10 +111,10 @@ impl Stretches {
         list.count -= 1;
     }
 
-    /// Makes room for that many in all.
-    pub(super) fn reserve(&mut self, count: usize) {
-        self.all.reserve_exact(count.saturating_sub(self.all.len()));
-        self.free.reserve_exact(count.saturating_sub(self.free.len()));
+    /// Makes room for that many in all. `None`: the system has no such memory.
+    pub(super) fn reserve(&mut self, count: usize) -> Option<()> {
+        self.all.try_reserve_exact(count.saturating_sub(self.all.len())).ok()?;
+        self.free.try_reserve_exact(count.saturating_sub(self.free.len())).ok()
     }
 
     /// Stretches that there is room for.

@@ -79,7 +79,7 @@ impl Writer {
         let all = others.filter_map(|(_, holding)| holding.as_ref()).chain([&new]);
         let (blocks, stretches) = all.fold((0, 0), |sum, it| (sum.0 + it.capacity, sum.1 + it.stretches_max));
         let room = Room::of(blocks, stretches);
-        self.stretches.reserve(stretches);
+        self.stretches.reserve(stretches)?;
         if !self.space.room().holds(room) {
             self.space = Arc::new(self.space.grown(room, self.lines.used())?);
             self.lines.grow(room);
@@ -158,7 +158,7 @@ impl Writer {
     pub(super) fn shrink(&mut self, slot: usize, belief: u64) {
         if let Some(mut turn) = Turn::begin(self, slot, belief) {
             turn.make_room(0);
-            turn.fewer_stretches();
+            turn.make_room_for_stretches(0);
             turn.end();
         }
     }
@@ -206,12 +206,15 @@ impl<'a> Turn<'a> {
 
     fn record(&mut self, hashes: &[BlockHash]) {
         let hashes = &hashes[..hashes.len().min(self.holding.capacity)];
-        let hashes = self.follow(hashes);
+        let mut hashes = self.follow(hashes);
+        // Each run of the path may need a stretch, and what is new another.
+        if self.make_room_for_stretches(self.path.len() + 1) {
+            hashes = self.follow(hashes);
+        }
         let known = self.lift_all();
         self.make_room(hashes.len() - known);
         self.add(hashes);
         self.hold_all();
-        self.fewer_stretches();
     }
 
     /// Walks as far as anybody holds the prompt; gives as much of it as the endpoint's stretches allow for.
@@ -221,7 +224,7 @@ impl<'a> Turn<'a> {
         if self.path.len() < self.holding.stretches_max {
             return hashes;
         }
-        self.path.truncate(self.holding.stretches_max);
+        self.path.truncate(self.holding.stretches_max - 1);
         &hashes[..self.path.last().map_or(0, |(step, _)| step.end())]
     }
 
@@ -295,8 +298,13 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn fewer_stretches(&mut self) {
-        while self.holding.list.count() > self.holding.stretches_max && self.evict(usize::MAX) {}
+    /// Evicts until that many more stretches fit; whether it had to.
+    fn make_room_for_stretches(&mut self, more: usize) -> bool {
+        let mut evicted = false;
+        while self.holding.list.count() + more > self.holding.stretches_max && self.evict(usize::MAX) {
+            evicted = true;
+        }
+        evicted
     }
 
     /// Evicts up to `blocks` from the tail of the stretch used longest ago; whether there was one.
