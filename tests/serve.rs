@@ -27,6 +27,8 @@ async fn a_request_is_picked_committed_forwarded_and_explained_in_headers() {
     let first = router.chat(cold(1)).await;
     let second = router.chat(cold(1)).await;
     assert_eq!(first.header("x-prefixroute-policy"), Some("prefix"));
+    let took: f64 = first.header("x-prefixroute-decision-us").unwrap().parse().unwrap();
+    assert!(took > 0.0, "a decision takes time");
     let (total, again) = (first.matched().1, second.matched());
     assert!(total >= 16, "4 KB are 16 blocks of 256 bytes and more: {total}");
     assert_eq!((first.matched().0, again), (0, (total, total)));

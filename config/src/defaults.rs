@@ -28,7 +28,7 @@ pub const LISTENERS_MAX: usize = 16;
 pub const POLICY: Policy = Policy::Prefix;
 /// The seed of the tie-break and of the policy `random`: fixed, so that a run replays.
 pub const SEED: u64 = 0;
-/// Whether an answer carries the three `x-prefixroute-*` headers.
+/// Whether an answer carries the `x-prefixroute-*` headers.
 pub const RESPONSE_HEADERS: bool = true;
 
 /// Endpoints of one pool. Each has a poller, a row of metrics and a share of the index.

@@ -32,7 +32,7 @@ pub struct Config {
     pub pool: Pool,
     /// What clients may send.
     pub limits: Limits,
-    /// Whether answers carry the three `x-prefixroute-*` headers.
+    /// Whether answers carry the `x-prefixroute-*` headers.
     pub response_headers: bool,
     /// Time that running requests get after SIGTERM; zero stops at once.
     pub drain: Duration,

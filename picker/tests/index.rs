@@ -4,7 +4,7 @@
 
 mod support;
 
-use picker::belief::{ENDPOINTS_MAX, EndpointId, IDS_MAX, Index, JoinError};
+use picker::belief::{ENDPOINTS_MAX, EndpointId, IDS_MAX, Index, JoinError, Memory};
 use picker::decide::{Ask, Rules, decide};
 use picker::hash::{BlockHash, Blocks};
 use picker::load::Load;
@@ -276,7 +276,9 @@ fn the_fleet_is_bounded() {
 #[test]
 fn a_look_up_answers_for_all_at_once() {
     let index = index(&vec![100; 200]);
-    (0..200).for_each(|id| drop(index.commit(EndpointId(id), &prompt(0..u64::from(id % 50)), false)));
+    for id in 0..200 {
+        index.commit(EndpointId(id), &prompt(0..u64::from(id % 50)), false);
+    }
     let ids: Vec<_> = (0..200).rev().chain([999]).map(EndpointId).collect();
     let found = index.look_up(&prompt(0..30), ids.iter().copied());
     let wanted: Vec<_> = (0..200).rev().map(|id| (id % 50).min(30)).chain([0]).collect();
@@ -325,7 +327,9 @@ fn memory_is_what_was_announced() {
 fn tiny_prompts_run_out_of_stretches_first() {
     let index = index(&[31_250]);
     let tiny = |number: u64| prompt(number * 10..number * 10 + 1);
-    (0..20_000).for_each(|number| drop(index.commit(A, &tiny(number), false)));
+    for number in 0..20_000 {
+        index.commit(A, &tiny(number), false);
+    }
     let size = index.size(A).unwrap();
     assert_eq!((size.blocks, size.evicted), (31_250 / 12 + 2_048, 20_000 - 31_250 / 12 - 2_048));
     let held = (0..20_000).rev().take_while(|&number| index.matched(A, &tiny(number)) == 1).count();
@@ -338,6 +342,10 @@ fn a_block_of_capacity_costs_24_bytes() {
     let announced = |capacity: usize| index(&[capacity]).memory().bytes_max;
     assert!((announced(1_000_000) - announced(0)) <= 24 * 1_000_000);
     assert!(announced(0) < 400_000);
+    for endpoints in [0, 1, 64, 65, 200] {
+        let memory = index(&vec![500; endpoints]).memory();
+        assert_eq!(memory.bytes_max, Memory::needed(endpoints, 500), "{endpoints} endpoints");
+    }
 }
 
 /// An engine says that it had less of a prompt than was believed. What hangs behind the gap counts for nothing, never
@@ -350,7 +358,9 @@ fn truncated_belief_has_a_hole_that_nobody_matches_across() {
     };
     let all = [prompt(0..20), branch(5, 1), branch(12, 2), branch(20, 3)];
     let matched = || all.each_ref().map(|prompt| index.matched(A, prompt));
-    all.iter().for_each(|prompt| drop(index.commit(A, prompt, false)));
+    for prompt in &all {
+        index.commit(A, prompt, false);
+    }
     assert_eq!(matched(), [20, 15, 22, 30]);
     index.truncate(A, &all[3], 40);
     assert_eq!(matched(), [20, 15, 22, 30], "as much as was believed");

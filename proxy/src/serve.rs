@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use config::{Config, Protocol};
-use picker::belief::JoinError;
+use config::{Config, Pool, Protocol};
+use picker::belief::{JoinError, Memory};
 use pingora_core::apps::ServerApp;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -91,13 +91,13 @@ pub struct Running {
 /// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
 /// Errors: a listener that cannot be bound, an index that cannot be had; nothing has started then.
 pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, StartError> {
+    fits(&config.pool)?;
     let mut sockets = Vec::new();
     for listener in &config.listeners {
         sockets.push((bind(listener.address, data)?, listener.protocol));
     }
     let (admin_socket, admin) = bind(config.admin, control)?;
     let router = Router::new(config)?;
-    fits(&router)?;
     let (shutdown, down) = watch::channel(false);
     let (ended, end) = watch::channel(false);
     let mut listeners = Vec::new();
@@ -147,15 +147,13 @@ impl Running {
 }
 
 /// Refuses an index that could outgrow the machine.
-fn fits(router: &Router) -> Result<(), StartError> {
-    let (wanted, pool) = (router.index.memory().bytes_max, &router.config.pool);
+fn fits(pool: &Pool) -> Result<(), StartError> {
+    let (endpoints, capacity_blocks) = (pool.endpoints.len(), pool.index.capacity_blocks);
+    let wanted = Memory::needed(endpoints, capacity_blocks);
     match memory::bytes_max() {
-        Some(available) if wanted > available => Err(StartError::IndexTooLarge {
-            capacity_blocks: pool.index.capacity_blocks,
-            endpoints: pool.endpoints.len(),
-            wanted,
-            available,
-        }),
+        Some(available) if wanted > available => {
+            Err(StartError::IndexTooLarge { capacity_blocks, endpoints, wanted, available })
+        }
         _ => Ok(()),
     }
 }

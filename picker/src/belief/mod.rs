@@ -94,6 +94,15 @@ pub struct Memory {
     pub bytes_max: usize,
 }
 
+impl Memory {
+    /// Bytes that an index of so many endpoints, each of this capacity, comes to at most.
+    pub fn needed(endpoints: usize, capacity: usize) -> usize {
+        let (whole, rest) = (endpoints / SLOTS, endpoints % SLOTS);
+        let shard = |endpoints: usize| shard::bytes_needed(endpoints, capacity);
+        whole * shard(SLOTS) + if rest > 0 { shard(rest) } else { 0 }
+    }
+}
+
 /// Who holds what. Shared by all requests.
 #[derive(Debug)]
 pub struct Index {

@@ -172,6 +172,13 @@ impl Writer {
     }
 }
 
+/// Bytes that a shard of so many endpoints, each of this capacity, comes to at most.
+pub(super) fn bytes_needed(endpoints: usize, capacity: usize) -> usize {
+    let each = Holding::new(0, capacity);
+    let stretches = endpoints * each.stretches_max;
+    Room::of(endpoints * each.capacity, stretches).bytes() + stretches * STRETCH_BYTES
+}
+
 /// A writer at work for one endpoint, and whether readers have been told.
 struct Turn<'a> {
     space: &'a Space,

@@ -92,12 +92,13 @@ impl Room {
     /// Room for endpoints of these capacities in blocks and in stretches, whatever they hold.
     ///
     /// Every run has a holder with a stretch in it, so there are at most as many runs as stretches (one more while
-    /// one is added). A run of `n` blocks takes `n/8` lines rounded up, and above 32 blocks fewer than a fifth more;
-    /// with few blocks a run, rounding costs more than that ever does.
+    /// one is added). A run of `n` blocks takes `n/8` lines rounded up, and the tree above them at most `n/33`. Holders
+    /// beyond a record's take a line for seven, but only where several share what room was made for severally.
     pub(super) fn of(blocks: usize, stretches: usize) -> Self {
         let runs = stretches + 1;
-        let hashes = blocks.div_ceil(8) + runs * 7 / 8 + blocks.div_ceil(100);
-        Self { lines: 1 + runs + hashes + SLOTS, heads: runs + runs / 2 + 1 }
+        let hashes = blocks.div_ceil(WORDS) + (runs * (WORDS - 1)).div_ceil(WORDS);
+        let trees = blocks.div_ceil((ROOTS << HASHES_BITS) + 1);
+        Self { lines: 1 + runs + hashes + trees + SLOTS, heads: runs + runs / 2 + 1 }
     }
 
     pub(super) fn bytes(self) -> usize {
@@ -141,7 +142,9 @@ impl Space {
             grown.words[grown.aligned + at]
                 .store(self.words[self.aligned + at].load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        for head in &self.heads {
+        // A fleet that starts joins one by one and holds nothing yet.
+        let heads = if used > 1 { &self.heads[..] } else { &[] };
+        for head in heads {
             let run = Run(head.load(Ordering::Relaxed) as Line);
             if run.0 != NOWHERE {
                 grown.add_head(run);

@@ -109,8 +109,9 @@ impl Forward<'_> {
         decision: Decision,
     ) -> Result<(), Stop> {
         let (router, endpoint) = (self.router, booking.endpoint());
+        let (policy, took) = (router.rules.policy.name(), self.record.decision_time);
         let ours = router.config.response_headers;
-        let ours = ours.then(|| Ours::new(endpoint, router.rules.policy.name(), choice, &decision));
+        let ours = ours.then(|| Ours::new(endpoint, policy, choice, &decision, took));
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
         self.record.answered(status, endpoint, choice, decision);
         self.relay(answer, ours.as_ref()).await

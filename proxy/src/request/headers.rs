@@ -1,5 +1,7 @@
 //! Heads on their way through: what belongs to one connection stays there, the rest passes as it came.
 
+use std::time::Duration;
+
 use bytes::{BufMut, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use picker::decide::{Choice, Decision};
@@ -14,6 +16,8 @@ const ENDPOINT: &str = "x-prefixroute-endpoint";
 const POLICY: &str = "x-prefixroute-policy";
 /// Blocks that it was believed to hold, of blocks in the prompt.
 const MATCH: &str = "x-prefixroute-match";
+/// Microseconds that the decision took.
+const DECISION: &str = "x-prefixroute-decision-us";
 
 /// Headers of one hop (RFC 9110, 7.6.1), besides those that `Connection` names.
 const HOP_BY_HOP: [&str; 11] = [
@@ -119,7 +123,11 @@ pub(crate) fn is_coded(headers: &HeaderMap) -> bool {
 /// Whether a header goes on to the next hop.
 fn passes(name: &HeaderNameVariant<'_>, nominated: &[HeaderName]) -> bool {
     let nominated = nominated.iter().map(HeaderName::as_str);
-    !HOP_BY_HOP.into_iter().chain([ENDPOINT, POLICY, MATCH]).chain(nominated).any(|hop| is(name, hop))
+    !HOP_BY_HOP
+        .into_iter()
+        .chain([ENDPOINT, POLICY, MATCH, DECISION])
+        .chain(nominated)
+        .any(|hop| is(name, hop))
 }
 
 fn is(name: &HeaderNameVariant<'_>, wanted: &str) -> bool {
@@ -134,11 +142,12 @@ fn spelled<'a>(name: &'a HeaderNameVariant<'_>) -> &'a [u8] {
     }
 }
 
-/// What the three headers say.
+/// What the router's own headers say.
 pub(crate) struct Ours {
     endpoint: HeaderValue,
     policy: &'static str,
     matched: String,
+    decision_us: String,
 }
 
 impl Ours {
@@ -148,15 +157,18 @@ impl Ours {
         policy: &'static str,
         choice: &Choice,
         decision: &Decision,
+        took: Duration,
     ) -> Self {
         let matched = format!("{}/{}", choice.matched, decision.blocks.total());
-        Self { endpoint: endpoint.label.clone(), policy, matched }
+        let decision_us = format!("{:.1}", took.as_nanos() as f64 / 1e3);
+        Self { endpoint: endpoint.label.clone(), policy, matched, decision_us }
     }
 
     fn insert(&self, head: &mut ResponseHeader) -> Result<()> {
         head.insert_header(ENDPOINT, self.endpoint.clone())?;
         head.insert_header(POLICY, self.policy)?;
-        head.insert_header(MATCH, self.matched.as_str())
+        head.insert_header(MATCH, self.matched.as_str())?;
+        head.insert_header(DECISION, self.decision_us.as_str())
     }
 }
 

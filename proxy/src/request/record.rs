@@ -19,7 +19,7 @@ pub(crate) struct Record {
     router: Arc<Router>,
     api: Api,
     started: Instant,
-    decision_time: Duration,
+    pub(crate) decision_time: Duration,
     first_byte: Option<Duration>,
     attempts: u32,
     status: u16,
