@@ -7,9 +7,9 @@
     bench/instructions.py --profile NAME      where a scenario's instructions go, by function; compares nothing
 
 Needs valgrind. Counts are callgrind's, per call, of picker/benches/instructions.rs; clocks, caches and neighbours do not enter,
-so they hold on any machine. The index's random key moves them by less than 1 %. Two things move them and are not ours: the
-compiler, and the CPU's vector instructions, which memchr and the UTF-8 check choose by at run time. Both are recorded; where they
-differ the gate says so and only refuses 15 % more. Fewer instructions are refused too, so that a gain is written down and kept.
+so they hold on any machine. The index's random key moves them by less than 1 %. Three things move them and are not ours: the
+compiler, the C library's malloc and memcpy, and the CPU's vector instructions, which memchr and the UTF-8 check choose by at run
+time. They are recorded; where one differs the gate says so and only refuses 15 % more. Fewer instructions are refused too, so that a gain is written down and kept.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -76,7 +77,8 @@ def surroundings():
     """What moves counts and is not ours. valgrind shows a program no more than AVX2, whatever the machine has."""
     flags = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     rustc = subprocess.run(["rustc", "--version"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    return {"rustc": rustc, "machine": os.uname().machine, "avx2": bool(flags and "avx2" in flags[1].split())}
+    return {"rustc": rustc, "machine": os.uname().machine, "avx2": bool(flags and "avx2" in flags[1].split()),
+            "libc": " ".join(platform.libc_ver())}
 
 
 def compare(counted, committed, foreign):

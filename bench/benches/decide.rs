@@ -8,25 +8,26 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use bench::content::bodies::{Fleet, KILOBYTE, chat, conversation};
+use bench::content::bodies::{Fleet, KILOBYTE, chat, conversation, plain};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-/// Messages of a body, and its sizes in kilobytes.
-const SHAPES: [(&str, usize, &[usize]); 2] =
-    [("known system prompt", 1, &[2, 12, 128, 400]), ("conversation of 20", 20, &[12, 128])];
+type Body = fn(usize, &str) -> String;
+
+/// What bodies are, how one is made of a size and a question, and the sizes in kilobytes.
+const SHAPES: [(&str, Body, &[usize]); 3] = [
+    ("known system prompt", chat, &[2, 12, 128, 400]),
+    ("without escapes", plain, &[12, 128]),
+    ("conversation of 20", |bytes, question| conversation(bytes, 20, question), &[12, 128]),
+];
 
 fn decisions(criterion: &mut Criterion) {
     for endpoints in [8, 64, 256, 1_024] {
         let fleet = Fleet::new(endpoints);
-        for (shape, messages, sizes) in SHAPES {
+        for (shape, body, sizes) in SHAPES {
             let mut group = criterion.benchmark_group(format!("decide/{shape}/{endpoints} endpoints"));
             for &kilobytes in sizes {
-                let body = |question: &str| match messages {
-                    1 => chat(kilobytes * KILOBYTE, question),
-                    _ => conversation(kilobytes * KILOBYTE, messages, question),
-                };
-                fleet.learn(&body("known"));
-                let asked = body("What is new?");
+                fleet.learn(&body(kilobytes * KILOBYTE, "known"));
+                let asked = body(kilobytes * KILOBYTE, "What is new?");
                 group.throughput(Throughput::Bytes(asked.len() as u64));
                 group.bench_function(BenchmarkId::from_parameter(format!("{kilobytes} KB")), |bench| {
                     bench.iter(|| fleet.decide(black_box(&asked)));

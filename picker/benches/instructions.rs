@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use content::blocks::{Content, look_up};
-use content::bodies::{Fleet, KILOBYTE, conversation};
+use content::bodies::{Fleet, KILOBYTE, chat, conversation, plain};
 use picker::belief::EndpointId;
 use picker::hash::Blocks;
 
@@ -23,13 +23,14 @@ type Work = Box<dyn FnMut()>;
 type Prepare = fn() -> Work;
 
 /// Name, calls, and what makes the work. Enough calls that the index's random key is no noise.
-const SCENARIOS: [(&str, u32, Prepare); 13] = [
-    ("decide-2KB-8", 200, || decide(2, 1, 8)),
-    ("decide-12KB-8", 100, || decide(12, 1, 8)),
-    ("decide-128KB-8", 20, || decide(128, 1, 8)),
-    ("decide-400KB-8", 12, || decide(400, 1, 8)),
-    ("decide-12KB-256", 100, || decide(12, 1, 256)),
-    ("decide-20-messages-12KB-8", 100, || decide(12, 20, 8)),
+const SCENARIOS: [(&str, u32, Prepare); 14] = [
+    ("decide-2KB-8", 200, || decide(chat, 2, 8)),
+    ("decide-12KB-8", 100, || decide(chat, 12, 8)),
+    ("decide-128KB-8", 20, || decide(chat, 128, 8)),
+    ("decide-400KB-8", 12, || decide(chat, 400, 8)),
+    ("decide-12KB-256", 100, || decide(chat, 12, 256)),
+    ("decide-no-escape-12KB-8", 100, || decide(plain, 12, 8)),
+    ("decide-20-messages-12KB-8", 100, || decide(|bytes, question| conversation(bytes, 20, question), 12, 8)),
     ("look-up-A", 256, || look_ups(Content::A)),
     ("look-up-B", 64, || look_ups(Content { prompts: 32, ..Content::B })),
     ("look-up-C", 64, || look_ups(Content { prompts: 16, ..Content::C })),
@@ -67,10 +68,10 @@ fn counted_from_here(calls: u32, work: &mut dyn FnMut()) {
     }
 }
 
-fn decide(kilobytes: usize, messages: usize, endpoints: u32) -> Work {
+fn decide(body: fn(usize, &str) -> String, kilobytes: usize, endpoints: u32) -> Work {
     let fleet = Fleet::with_others(endpoints, OTHERS);
-    fleet.learn(&conversation(kilobytes * KILOBYTE, messages, "known"));
-    let asked = conversation(kilobytes * KILOBYTE, messages, "What is new?");
+    fleet.learn(&body(kilobytes * KILOBYTE, "known"));
+    let asked = body(kilobytes * KILOBYTE, "What is new?");
     Box::new(move || drop(black_box(fleet.decide(black_box(&asked)))))
 }
 

@@ -26,12 +26,21 @@ const LINE: &str = "The quick brown fox jumps over the lazy dog and then some mo
 
 /// A chat of about `bytes`, nearly all of it the system prompt, with an escape every 100 bytes.
 pub fn chat(bytes: usize, question: &str) -> String {
-    conversation(bytes, 1, question)
+    body(bytes, 1, LINE, question)
 }
 
-/// A chat of about `bytes` in `messages` messages of one length, then a question.
+/// A chat of about `bytes` without any escape: its blocks are hashed where they lie.
+pub fn plain(bytes: usize, question: &str) -> String {
+    body(bytes, 1, &LINE.replace("\\n", " "), question)
+}
+
+/// A chat of about `bytes` in `messages` messages of one length, then a question. Escapes as in [`chat`].
 pub fn conversation(bytes: usize, messages: usize, question: &str) -> String {
-    let text = LINE.repeat((bytes / messages / LINE.len()).max(1));
+    body(bytes, messages, LINE, question)
+}
+
+fn body(bytes: usize, messages: usize, line: &str, question: &str) -> String {
+    let text = line.repeat((bytes / messages / line.len()).max(1));
     let message = |place: usize| {
         let role = ["system", "user", "assistant"][if place == 0 { 0 } else { 2 - place % 2 }];
         format!(r#"{{"role":"{role}","content":"{place}: {text}"}},"#)
@@ -97,6 +106,7 @@ mod tests {
         let fleet = Fleet::new(8);
         for (known, asked) in [
             (chat(12 * KILOBYTE, "known"), chat(12 * KILOBYTE, "What is new?")),
+            (plain(12 * KILOBYTE, "known"), plain(12 * KILOBYTE, "What is new?")),
             (conversation(12 * KILOBYTE, 20, "known"), conversation(12 * KILOBYTE, 20, "What is new?")),
         ] {
             fleet.learn(&known);
@@ -112,7 +122,7 @@ mod tests {
     #[test]
     fn bodies_have_the_length_asked_for() {
         for bytes in [2, 12, 128, 400].map(|size| size * KILOBYTE) {
-            for body in [chat(bytes, "?"), conversation(bytes, 20, "?")] {
+            for body in [chat(bytes, "?"), plain(bytes, "?"), conversation(bytes, 20, "?")] {
                 assert!((bytes * 9 / 10..bytes * 11 / 10 + 1_500).contains(&body.len()), "{}", body.len());
             }
         }
