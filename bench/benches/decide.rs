@@ -1,97 +1,48 @@
-//! What a decision costs, and its parts: the whole of `decide` by body size and fleet, and the index alone.
+//! What a decision costs: the whole of `decide` by size of body, number of messages and size of fleet.
 //!
-//! `cargo bench -p prefixroute-bench --bench decide [-- FILTER]`. Bodies are chats whose system prompt is known to one
-//! endpoint and whose question is new; times are of one thread on a warm index.
+//! `cargo bench -p prefixroute-bench --bench decide [-- FILTER]`. Bodies are chats whose system prompt (or whose messages but
+//! the last) one endpoint knows and whose question is new; times are of one thread on a warm index.
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use std::hint::black_box;
+use std::time::Duration;
 
+use bench::content::bodies::{Fleet, KILOBYTE, chat, conversation, plain};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use picker::belief::{EndpointId, Index, Order};
-use picker::chance::Draw;
-use picker::decide::{Ask, Rules, decide};
-use picker::hash::{BlockHash, Blocks, token_block_hashes};
-use picker::load::Load;
-use picker::read::Api;
-use picker::score::Candidate;
 
-const KIB: usize = 1_000;
-const CAPACITY: usize = 31_250;
-/// Other prompts that each endpoint holds.
-const OTHERS: u32 = 200;
-const OTHER_TOKENS: u32 = 64 * 100;
+type Body = fn(usize, &str) -> String;
 
-/// A chat of about `bytes`, nine tenths of it a system prompt of `messages` messages, with an escape every 100 bytes.
-fn chat(bytes: usize, question: &str) -> String {
-    let line = "The quick brown fox jumps over the lazy dog and then some more words follow here to fill one line up.\\n";
-    let system = line.repeat(bytes / line.len());
-    format!(
-        r#"{{"model":"m","messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{question}"}}],"max_tokens":16}}"#
-    )
-}
-
-fn fleet(endpoints: u32) -> (Index, Vec<Candidate>) {
-    let index = Index::new(Order::TailFirst);
-    let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), in_flight: 1 };
-    let candidates = (0..endpoints).map(|id| Candidate { id: EndpointId(id), load }).collect::<Vec<_>>();
-    for candidate in &candidates {
-        index.join(candidate.id, CAPACITY);
-        for other in 0..OTHERS {
-            let tokens: Vec<u32> =
-                (0..OTHER_TOKENS).map(|token| token ^ other << 16 ^ candidate.id.0 << 24).collect();
-            let hashes =
-                token_block_hashes(BlockHash(1), &tokens, Default::default(), picker::hash::Tail::Drop);
-            index.commit(candidate.id, &Blocks::one(hashes), false);
-        }
-    }
-    (index, candidates)
-}
+/// What bodies are, how one is made of a size and a question, and the sizes in kilobytes.
+const SHAPES: [(&str, Body, &[usize]); 3] = [
+    ("known system prompt", chat, &[2, 12, 128, 400]),
+    ("without escapes", plain, &[12, 128]),
+    ("conversation of 20", |bytes, question| conversation(bytes, 20, question), &[12, 128]),
+];
 
 fn decisions(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("decide");
-    for endpoints in [8, 64, 256] {
-        let (index, candidates) = fleet(endpoints);
-        for kilobytes in [2, 12, 128, 400] {
-            let known = chat(kilobytes * KIB, "known");
-            let asked = chat(kilobytes * KIB, "What is new?");
-            let ask = |body: &str| -> picker::Decision {
-                let ask = Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" };
-                decide(&ask, &candidates, &index, &Rules::default(), Draw { seed: 0, turn: 0 })
-                    .expect("one salt at most")
-            };
-            ask(&known).commit(&index, EndpointId(3));
-            group.throughput(Throughput::Bytes(asked.len() as u64));
-            group.bench_function(
-                BenchmarkId::new(format!("{endpoints} endpoints"), format!("{kilobytes} KB")),
-                |bench| {
-                    bench.iter(|| ask(black_box(&asked)));
-                },
-            );
+    for endpoints in [8, 64, 256, 1_024] {
+        let fleet = Fleet::new(endpoints);
+        for (shape, body, sizes) in SHAPES {
+            let mut group = criterion.benchmark_group(format!("decide/{shape}/{endpoints} endpoints"));
+            for &kilobytes in sizes {
+                fleet.learn(&body(kilobytes * KILOBYTE, "known"));
+                let asked = body(kilobytes * KILOBYTE, "What is new?");
+                group.throughput(Throughput::Bytes(asked.len() as u64));
+                group.bench_function(BenchmarkId::from_parameter(format!("{kilobytes} KB")), |bench| {
+                    bench.iter(|| fleet.decide(black_box(&asked)));
+                });
+            }
         }
     }
 }
 
-fn look_ups(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("index");
-    for (blocks, endpoints) in [(198u32, 8u32), (2_010, 64), (6_260, 8)] {
-        let (index, candidates) = fleet(endpoints);
-        let tokens: Vec<u32> = (0..blocks * 64).collect();
-        let hashes = token_block_hashes(BlockHash(2), &tokens, Default::default(), picker::hash::Tail::Drop);
-        let known = Blocks::one(hashes[..hashes.len() - 10].to_vec());
-        let asked = Blocks::one(hashes);
-        for holder in candidates.iter().take(8) {
-            index.commit(holder.id, &known, false);
-        }
-        let name = format!("{blocks} blocks, {endpoints} endpoints");
-        group.bench_function(BenchmarkId::new("match all", &name), |bench| {
-            bench.iter(|| candidates.iter().map(|to| index.matched(to.id, black_box(&asked))).sum::<u32>());
-        });
-        group.bench_function(BenchmarkId::new("commit known", &name), |bench| {
-            bench.iter(|| index.commit(EndpointId(0), black_box(&known), false));
-        });
-    }
+fn short() -> Criterion {
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(1))
 }
 
-criterion_group!(benches, decisions, look_ups);
+criterion_group! { name = benches; config = short(); targets = decisions }
 criterion_main!(benches);

@@ -3,8 +3,9 @@
 //! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
 //! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
 //! back, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
-//! proxy.
+//! proxy. [`content`] is what the benches measure on.
 
+pub mod content;
 pub mod demo;
 pub mod engine;
 pub mod fake_server;
