@@ -7,14 +7,14 @@
 
 use std::process::Command;
 
-use bench::content::blocks::{Content, bytes_max, empty_index, unique};
-use picker::belief::EndpointId;
+use bench::content::blocks::{Content, unique};
+use picker::belief::{EndpointId, Index};
 
 /// The capacity of an endpoint whose engine has not told its own.
-const CAPACITY: usize = picker::belief::CAPACITY_BLOCKS;
+const CAPACITY: usize = 31_250;
 const ENDPOINTS: u32 = 8;
-/// Blocks of a unique prompt: 8 KB bodies, and 1 KB ones.
-const UNIQUE: [usize; 2] = [32, 4];
+/// Blocks of a unique prompt: of bodies of 8, 2 and 1 KB. With the last the endpoints run out of stretches first.
+const UNIQUE: [usize; 3] = [32, 8, 4];
 
 fn main() {
     // A row is asked for by its name; cargo's own arguments are no names.
@@ -43,7 +43,7 @@ fn measured(row: &str) -> String {
 
 fn unique_prompts(blocks: usize) -> String {
     let before = resident();
-    let index = empty_index();
+    let index = Index::default();
     let fill = |numbers: std::ops::Range<usize>| {
         for number in numbers {
             for id in 0..ENDPOINTS {
@@ -52,14 +52,17 @@ fn unique_prompts(blocks: usize) -> String {
             }
         }
     };
-    (0..ENDPOINTS).for_each(|id| index.join(EndpointId(id), CAPACITY));
+    for id in 0..ENDPOINTS {
+        index.join(EndpointId(id), CAPACITY).expect("a fleet that fits");
+    }
     let prompts = CAPACITY.div_ceil(blocks);
     fill(0..prompts);
     let full = resident();
     fill(prompts..5 * prompts);
-    let pairs = CAPACITY * ENDPOINTS as usize;
+    let held = (0..ENDPOINTS).filter_map(|id| index.size(EndpointId(id)));
+    let pairs = held.map(|size| size.blocks).sum();
     let name = format!("unique prompts of {blocks} blocks, {ENDPOINTS} endpoints");
-    line(&name, pairs, [full - before, resident() - before], bytes_max(&index, ENDPOINTS))
+    line(&name, pairs, [full - before, resident() - before], &index)
 }
 
 fn shared_prompts(content: Content) -> String {
@@ -72,13 +75,13 @@ fn shared_prompts(content: Content) -> String {
         index.commit(id, &content.unheld(number), false);
     }
     let name = format!("{}, then new prompts, {} endpoints", content.name, content.endpoints);
-    line(&name, pairs, [full - before, resident() - before], bytes_max(&index, content.endpoints))
+    line(&name, pairs, [full - before, resident() - before], &index)
 }
 
-fn line(name: &str, pairs: usize, bytes: [usize; 2], bytes_max: usize) -> String {
+fn line(name: &str, pairs: usize, bytes: [usize; 2], index: &Index) -> String {
     let each = |bytes: usize| bytes as f64 / pairs as f64;
     let [full, churned] = bytes.map(each);
-    format!("| {name} | {pairs} | {full:.1} | {churned:.1} | {:.1} |", each(bytes_max))
+    format!("| {name} | {pairs} | {full:.1} | {churned:.1} | {:.1} |", each(index.memory().bytes_max))
 }
 
 /// Resident memory of this process in bytes.

@@ -62,7 +62,7 @@ impl Storm {
     fn new(content: Content) -> Self {
         let index = content.index(0);
         for id in content.endpoints..2 * content.endpoints {
-            index.join(EndpointId(id), STORMED_PROMPTS * content.query_blocks());
+            index.join(EndpointId(id), STORMED_PROMPTS * content.query_blocks()).expect("a fleet that fits");
         }
         let query = |number| {
             let held: usize = content.holders(number).map(|(_, held)| held).sum();

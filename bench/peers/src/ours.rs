@@ -4,7 +4,7 @@ use picker::belief::{EndpointId, Index};
 use picker::hash::{BlockHash, Blocks};
 
 use crate::Library;
-use crate::content::{Content, empty_index, look_up};
+use crate::content::{Content, look_up};
 
 pub struct Ours {
     index: Index,
@@ -13,9 +13,9 @@ pub struct Ours {
 
 impl Ours {
     pub fn new(content: &Content) -> Self {
-        let index = empty_index();
+        let index = Index::default();
         for (id, held) in (0..).zip(content.held()) {
-            index.join(EndpointId(id), held);
+            index.join(EndpointId(id), held).expect("a fleet that fits");
         }
         Self { index, endpoints: content.endpoints }
     }

@@ -2,7 +2,7 @@
 //!
 //! A block's chained hash is made up, not computed: it only has to be unique, spread and the same in each run.
 
-use picker::belief::{BYTES_PER_BLOCK, EndpointId, Index, Order};
+use picker::belief::{EndpointId, Index};
 use picker::hash::{BlockHash, Blocks};
 
 /// Blocks of a query that no endpoint holds: the new question after a known prefix.
@@ -93,9 +93,9 @@ impl Content {
 
     /// An index in which each endpoint holds its share and has room for `spare` blocks more.
     pub fn index(&self, spare: usize) -> Index {
-        let index = empty_index();
+        let index = Index::default();
         for (id, held) in (0..).map(EndpointId).zip(self.held()) {
-            index.join(id, held + spare);
+            index.join(id, held + spare).expect("a fleet that fits");
         }
         for number in 0..self.prompts {
             let prompt = self.prompt(number);
@@ -107,20 +107,9 @@ impl Content {
     }
 }
 
-/// An index without endpoints, as the router makes it.
-pub fn empty_index() -> Index {
-    Index::new(Order::TailFirst)
-}
-
 /// Blocks that each of a fleet's endpoints, numbered from 0, holds of a query.
 pub fn look_up(index: &Index, query: &Blocks, endpoints: u32) -> Vec<u32> {
-    (0..endpoints).map(|id| index.matched(EndpointId(id), query)).collect()
-}
-
-/// Bytes that the index says it may take at most for a fleet's endpoints, numbered from 0.
-pub fn bytes_max(index: &Index, endpoints: u32) -> usize {
-    let capacity = |id| index.size(EndpointId(id)).map_or(0, |size| size.capacity);
-    (0..endpoints).map(capacity).sum::<usize>() * BYTES_PER_BLOCK
+    index.look_up(query, (0..endpoints).map(EndpointId))
 }
 
 /// A prompt of `count` blocks that nobody else makes. Different numbers share nothing.

@@ -8,7 +8,7 @@ use picker::load::Load;
 use picker::read::Api;
 use picker::score::Candidate;
 
-use super::blocks::{empty_index, unique};
+use super::blocks::unique;
 
 /// Bodies are given in thousands of bytes.
 pub const KILOBYTE: usize = 1_000;
@@ -68,11 +68,13 @@ impl Fleet {
 
     /// A fleet of `endpoints`, each holding `others` prompts of its own.
     pub fn with_others(endpoints: u32, others: u32) -> Self {
-        let index = empty_index();
+        let index = Index::default();
         let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), in_flight: 1 };
         let candidates = (0..endpoints).map(|id| Candidate { id: EndpointId(id), load }).collect::<Vec<_>>();
         for candidate in &candidates {
-            index.join(candidate.id, CAPACITY.min(FLEET_CAPACITY / endpoints as usize));
+            index
+                .join(candidate.id, CAPACITY.min(FLEET_CAPACITY / endpoints as usize))
+                .expect("a fleet that fits");
             for other in 0..others {
                 let number = u64::from(candidate.id.0) << 32 | u64::from(other);
                 index.commit(candidate.id, &unique(number, OTHER_BLOCKS), false);

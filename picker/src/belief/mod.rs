@@ -15,6 +15,7 @@ mod model;
 mod order;
 mod shard;
 mod space;
+mod turn;
 mod version;
 
 use std::hash::{BuildHasher, RandomState};

@@ -1,0 +1,251 @@
+//! One writer at work on one endpoint's belief: commits, undoes, cuts and evictions, by runs and stretches.
+
+use super::order::{NONE, Place, Stretches};
+use super::shard::Holding;
+use super::space::{Holder, Lines, Run, Space, Step};
+use crate::hash::BlockHash;
+
+/// A prompt's walk, with the stretch that was lifted out of the order in each of its runs.
+pub(super) type Path = Vec<(Step, Place)>;
+
+/// A writer at work for one endpoint, and whether readers have been told.
+pub(super) struct Turn<'a> {
+    pub(super) space: &'a Space,
+    pub(super) slot: usize,
+    pub(super) holding: &'a mut Holding,
+    pub(super) lines: &'a mut Lines,
+    pub(super) stretches: &'a mut Stretches,
+    pub(super) path: &'a mut Path,
+    pub(super) changing: bool,
+}
+
+impl Turn<'_> {
+    /// What follows is seen by readers.
+    fn change(&mut self) {
+        if !self.changing {
+            self.space.version.begin();
+            self.changing = true;
+        }
+    }
+
+    pub(super) fn end(self) {
+        if self.changing {
+            self.space.version.end();
+        }
+    }
+
+    pub(super) fn record(&mut self, hashes: &[BlockHash]) {
+        let hashes = &hashes[..hashes.len().min(self.holding.capacity)];
+        let mut hashes = self.follow(hashes);
+        // Each run of the path may need a stretch, and what is new another.
+        if self.make_room_for_stretches(self.path.len() + 1) {
+            hashes = self.follow(hashes);
+        }
+        let known = self.lift_all();
+        self.make_room(hashes.len() - known);
+        self.add(hashes);
+        self.hold_all();
+    }
+
+    /// Walks as far as anybody holds the prompt; gives as much of it as the endpoint's stretches allow for.
+    fn follow<'h>(&mut self, hashes: &'h [BlockHash]) -> &'h [BlockHash] {
+        self.path.clear();
+        self.space.walk(hashes, |step| self.path.push((step, NONE)));
+        if self.path.len() < self.holding.stretches_max {
+            return hashes;
+        }
+        self.path.truncate(self.holding.stretches_max - 1);
+        &hashes[..self.path.last().map_or(0, |(step, _)| step.end())]
+    }
+
+    /// In each run of the path, takes what the endpoint holds of it out of the order; gives how many blocks that is.
+    fn lift_all(&mut self) -> usize {
+        let mut known = 0;
+        for at in 0..self.path.len() {
+            let Step { run, common, .. } = self.path[at].0;
+            if let Some(holder) = self.space.holder(run, self.slot) {
+                self.path[at].1 = self.lift(holder, common);
+                known += common.min(holder.cut);
+            }
+        }
+        known
+    }
+
+    /// Makes the first `common` blocks of a run, or as many as are held, one stretch of this commit in no list.
+    fn lift(&mut self, holder: Holder, common: usize) -> Place {
+        let (mut deeper, mut place) = (NONE, holder.deepest);
+        while self.stretches.at(place).from as usize >= common {
+            deeper = place;
+            place = self.stretches.at(place).shallower;
+        }
+        let known = *self.stretches.at(place);
+        let end = if deeper == NONE { holder.cut } else { self.stretches.at(deeper).from as usize };
+        let lifted = if end > common { self.split(place, common) } else { self.take_out(place) };
+        self.drop_shallower(lifted);
+        let commit = self.holding.commit;
+        let lifted_stretch = self.stretches.at(lifted);
+        (lifted_stretch.from, lifted_stretch.commit) = (0, commit);
+        // Another prompt of the same commit may have added them.
+        lifted_stretch.added_from =
+            if known.commit == commit { known.added_from } else { common.min(holder.cut) as u32 };
+        lifted
+    }
+
+    /// Leaves a stretch the blocks from `common` on; gives one for those before it.
+    fn split(&mut self, place: Place, common: usize) -> Place {
+        let stretch = *self.stretches.at(place);
+        let before = match stretch.shallower {
+            NONE => self.stretches.add(stretch.run, stretch.commit),
+            shallower => self.take_out(shallower),
+        };
+        let stretch = self.stretches.at(place);
+        (stretch.from, stretch.shallower) = (common as u32, before);
+        before
+    }
+
+    fn take_out(&mut self, place: Place) -> Place {
+        self.stretches.unlink(&mut self.holding.list, place);
+        place
+    }
+
+    fn drop_shallower(&mut self, place: Place) {
+        let mut at = std::mem::replace(&mut self.stretches.at(place).shallower, NONE);
+        while at != NONE {
+            self.take_out(at);
+            let next = self.stretches.at(at).shallower;
+            self.stretches.remove(at);
+            at = next;
+        }
+    }
+
+    /// Evicts until that many more blocks fit.
+    pub(super) fn make_room(&mut self, more: usize) {
+        while self.holding.blocks + more > self.holding.capacity {
+            let over = self.holding.blocks + more - self.holding.capacity;
+            if !self.evict(over) {
+                return;
+            }
+        }
+    }
+
+    /// Evicts until that many more stretches fit; whether it had to.
+    pub(super) fn make_room_for_stretches(&mut self, more: usize) -> bool {
+        let mut evicted = false;
+        while self.holding.list.count() + more > self.holding.stretches_max && self.evict(usize::MAX) {
+            evicted = true;
+        }
+        evicted
+    }
+
+    /// Evicts up to `blocks` from the tail of the stretch used longest ago; whether there was one.
+    pub(super) fn evict(&mut self, blocks: usize) -> bool {
+        let Some(place) = self.holding.list.oldest() else { return false };
+        let stretch = *self.stretches.at(place);
+        let run = Run(stretch.run);
+        let Some(holder) = self.space.holder(run, self.slot) else { return false };
+        let cut = holder.cut.saturating_sub(blocks).max(stretch.from as usize);
+        self.holding.evicted += (holder.cut - cut) as u64;
+        self.cut(run, holder, cut);
+        true
+    }
+
+    /// Adds what nobody holds yet: at the end of the last run if the prompt goes all its length, else as a new run.
+    fn add(&mut self, hashes: &[BlockHash]) {
+        let start = self.path.last().map_or(0, |(step, _)| step.end());
+        let new = &hashes[start..];
+        if new.is_empty() {
+            return;
+        }
+        self.change();
+        if let Some((last, _)) = self.path.last_mut()
+            && last.common == self.space.len(last.run)
+        {
+            self.space.append(last.run, new, self.lines);
+            last.common = self.space.len(last.run);
+        } else if let Some(line) = self.lines.take(self.space) {
+            let run = self.space.open(line);
+            self.space.append(run, new, self.lines);
+            if self.space.len(run) == 0 {
+                return self.lines.give(self.space, line);
+            }
+            self.space.add_head(run);
+            self.path.push((Step { run, start, common: self.space.len(run) }, NONE));
+        }
+    }
+
+    /// Makes the endpoint a holder of the whole path, in the order of use: the deepest run first, the root last.
+    fn hold_all(&mut self) {
+        for at in (0..self.path.len()).rev() {
+            let (Step { run, common, .. }, lifted) = self.path[at];
+            let holder = self.space.holder(run, self.slot);
+            let cut = holder.map_or(0, |holder| holder.cut);
+            let place = if lifted == NONE { self.stretches.add(run.0, self.holding.commit) } else { lifted };
+            if cut < common {
+                self.change();
+                self.space.hold(run, Holder { slot: self.slot, cut: common, deepest: place }, self.lines);
+                self.holding.blocks += common - cut;
+            }
+            self.stretches.link(&mut self.holding.list, place);
+        }
+    }
+
+    pub(super) fn undo<'h>(&mut self, commit: u32, prompts: impl Iterator<Item = &'h [BlockHash]>) {
+        self.path.clear();
+        for hashes in prompts {
+            self.space.walk(hashes, |step| self.path.push((step, NONE)));
+        }
+        // Runs are only freed here once their holder has gone, and then no later step finds one.
+        for at in (0..self.path.len()).rev() {
+            self.undo_in(self.path[at].0.run, commit);
+        }
+    }
+
+    fn undo_in(&mut self, run: Run, commit: u32) {
+        while let Some(holder) = self.space.holder(run, self.slot) {
+            let stretch = *self.stretches.at(holder.deepest);
+            let cut = stretch.added_from.max(stretch.from) as usize;
+            if stretch.commit != commit || cut >= holder.cut {
+                return;
+            }
+            self.cut(run, holder, cut);
+        }
+    }
+
+    pub(super) fn truncate(&mut self, hashes: &[BlockHash], kept: usize) {
+        self.path.clear();
+        self.space.walk(hashes, |step| self.path.push((step, NONE)));
+        for at in (0..self.path.len()).rev() {
+            let step = self.path[at].0;
+            if step.end() > kept
+                && let Some(holder) = self.space.holder(step.run, self.slot)
+            {
+                self.cut(step.run, holder, holder.cut.min(kept.saturating_sub(step.start)));
+            }
+        }
+    }
+
+    /// Lowers what the endpoint holds of a run to `cut` blocks, with the stretches, and with the blocks that nobody else holds.
+    fn cut(&mut self, run: Run, holder: Holder, cut: usize) {
+        self.change();
+        self.holding.blocks -= holder.cut - cut;
+        let mut deepest = holder.deepest;
+        while deepest != NONE && self.stretches.at(deepest).from as usize >= cut {
+            let shallower = self.stretches.at(deepest).shallower;
+            self.take_out(deepest);
+            self.stretches.remove(deepest);
+            deepest = shallower;
+        }
+        if cut > 0 {
+            self.space.hold(run, Holder { cut, deepest, ..holder }, self.lines);
+        } else {
+            self.space.release(run, self.slot, self.lines);
+        }
+        if holder.cut == self.space.len(run) {
+            let left = self.space.holders(run).map(|holder| holder.cut).max().unwrap_or(0);
+            match left {
+                0 => self.space.close(run, self.lines),
+                left => self.space.truncate(run, left, self.lines),
+            }
+        }
+    }
+}
