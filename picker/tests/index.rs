@@ -345,6 +345,9 @@ fn a_block_of_capacity_costs_24_bytes() {
     for endpoints in [0, 1, 64, 65, 200] {
         let memory = index(&vec![500; endpoints]).memory();
         assert_eq!(memory.bytes_max, Memory::needed(endpoints, 500), "{endpoints} endpoints");
+        let prepared = Index::for_fleet(endpoints, 500).unwrap();
+        (0..endpoints as u32).for_each(|id| prepared.join(EndpointId(id), 500).unwrap());
+        assert_eq!(prepared.memory(), memory, "joined by one or prepared");
     }
 }
 

@@ -66,7 +66,7 @@ impl Router {
     /// A router for a checked configuration; nothing runs yet. Errors: an index that cannot be had.
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, JoinError> {
         let metrics = Metrics::new();
-        let index = Index::default();
+        let index = Index::for_fleet(config.pool.endpoints.len(), config.pool.index.capacity_blocks)?;
         let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
             let id = EndpointId(number);
             index.join(id, config.pool.index.capacity_blocks)?;

@@ -145,6 +145,18 @@ impl Default for Index {
 }
 
 impl Index {
+    /// An index with room for so many endpoints of this capacity. More can join, each for a copy of what its shard holds.
+    pub fn for_fleet(endpoints: usize, capacity: usize) -> Result<Self, JoinError> {
+        let index = Self::default();
+        let mut fleet = Fleet::default();
+        for first in (0..endpoints.min(ENDPOINTS_MAX)).step_by(SLOTS) {
+            let room = shard::room((endpoints - first).min(SLOTS), capacity);
+            fleet.shards.push(index.shard(room).ok_or(JoinError::NoMemory(capacity))?);
+        }
+        index.fleet.store(Arc::new(fleet));
+        Ok(index)
+    }
+
     /// Adds an endpoint, or empties a known one. Its belief is bounded by `capacity` blocks, at most [`CAPACITY_MAX`].
     pub fn join(&self, id: EndpointId, capacity: usize) -> Result<(), JoinError> {
         let mut beliefs = self.beliefs.lock();
@@ -289,7 +301,7 @@ impl Index {
         let shard = match vacant {
             Some(shard) => shard,
             None => {
-                fleet.shards.push(self.shard().ok_or(JoinError::NoMemory(capacity))?);
+                fleet.shards.push(self.shard(Room::of(0, 0)).ok_or(JoinError::NoMemory(capacity))?);
                 fleet.shards.len() - 1
             }
         };
@@ -317,13 +329,13 @@ impl Index {
         let last = number + 1 == fleet.shards.len();
         if empty && last {
             fleet.shards.pop();
-        } else if empty && let Some(new) = self.shard() {
+        } else if empty && let Some(new) = self.shard(Room::of(0, 0)) {
             fleet.shards[number] = new;
         }
     }
 
-    fn shard(&self) -> Option<Shard> {
-        let space = Arc::new(Space::new(Room::of(0, 0), self.key)?);
+    fn shard(&self, room: Room) -> Option<Shard> {
+        let space = Arc::new(Space::new(room, self.key)?);
         Some(Shard { writer: Arc::new(Mutex::new(Writer::new(Arc::clone(&space)))), space })
     }
 }

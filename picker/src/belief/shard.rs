@@ -179,11 +179,16 @@ impl Writer {
     }
 }
 
+/// Room for so many endpoints, each of this capacity.
+pub(super) fn room(endpoints: usize, capacity: usize) -> Room {
+    let each = Holding::new(0, capacity);
+    Room::of(endpoints * each.capacity, endpoints * each.stretches_max)
+}
+
 /// Bytes that a shard of so many endpoints, each of this capacity, comes to at most.
 pub(super) fn bytes_needed(endpoints: usize, capacity: usize) -> usize {
-    let each = Holding::new(0, capacity);
-    let stretches = endpoints * each.stretches_max;
-    Room::of(endpoints * each.capacity, stretches).bytes() + stretches * STRETCH_BYTES
+    let stretches = endpoints * Holding::new(0, capacity).stretches_max;
+    room(endpoints, capacity).bytes() + stretches * STRETCH_BYTES
 }
 
 #[cfg(all(test, not(loom)))]

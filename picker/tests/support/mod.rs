@@ -77,7 +77,7 @@ pub(crate) fn credited(first: &Blocks, later: &Blocks) -> u32 {
 
 /// An index of endpoints 0, 1, ... with these capacities.
 pub(crate) fn index(capacities: &[usize]) -> Index {
-    let index = Index::default();
+    let index = Index::for_fleet(capacities.len(), 0).unwrap();
     (0..).zip(capacities).for_each(|(id, &capacity)| index.join(EndpointId(id), capacity).unwrap());
     index
 }
