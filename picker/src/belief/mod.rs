@@ -43,7 +43,7 @@ pub const IDS_MAX: usize = 65_536;
 const SLOTS: usize = 64;
 
 /// Looks at a shard in the midst of changes before a reader waits for the writer.
-const LOOKS_MAX: usize = 16;
+const LOOKS_MAX: usize = 64;
 
 /// Endpoint as the fleet interned it: dense from 0, so it indexes a slice. One that left may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -35,9 +35,7 @@ impl Words {
     }
 
     fn write(&self, value: u64) {
-        self.version.begin();
-        self.set(value);
-        self.version.end();
+        self.version.change(|| self.set(value));
     }
 }
 
@@ -96,16 +94,17 @@ fn twin_without_fences() {
     });
 }
 
-/// An endpoint that holds one prompt of two blocks and has room for no other.
-fn full() -> Writer {
+const KNOWN: [BlockHash; 2] = [BlockHash(11), BlockHash(12)];
+const LONGER: [BlockHash; 4] = [BlockHash(11), BlockHash(12), BlockHash(13), BlockHash(14)];
+const NEW: [BlockHash; 2] = [BlockHash(21), BlockHash(22)];
+
+/// An endpoint that holds one prompt of two blocks and has room for `capacity`.
+fn holding(capacity: usize) -> Writer {
     let mut writer = Writer::new(Arc::new(Space::new(Room { lines: 6, heads: 3 }, 7).unwrap()));
-    writer.provide_in_place(0, BELIEF, 2);
+    writer.provide_in_place(0, BELIEF, capacity);
     writer.commit(0, BELIEF, [&KNOWN[..]].into_iter());
     writer
 }
-
-const KNOWN: [BlockHash; 2] = [BlockHash(11), BlockHash(12)];
-const NEW: [BlockHash; 2] = [BlockHash(21), BlockHash(22)];
 
 fn depth(space: &Space, prompt: &[BlockHash]) -> u32 {
     let mut depths = [0; SLOTS];
@@ -113,34 +112,54 @@ fn depth(space: &Space, prompt: &[BlockHash]) -> u32 {
     depths[0]
 }
 
-/// A commit that evicts another prompt and takes over its lines, beside a look-up: of either prompt all or nothing.
-fn commit_beside(look: impl Fn(&Space, &[BlockHash]) -> Option<u32> + Copy + Sync + Send + 'static) {
-    for prompt in [KNOWN, NEW] {
-        loom::model(move || {
-            let mut writer = full();
-            let space = Arc::clone(&writer.space);
-            let thread = loom::thread::spawn(move || {
-                writer.commit(0, BELIEF, [&NEW[..]].into_iter());
-            });
-            if let Some(depth) = look(&space, &prompt) {
-                assert!(depth == 0 || depth == 2, "assertion: {depth} of 2 blocks");
-            }
-            thread.join().unwrap();
-            assert_eq!([depth(&space, &KNOWN), depth(&space, &NEW)], [0, 2]);
+/// A commit beside a look-up that may see what was there before, or what is there after, and nothing else.
+fn commit_beside(
+    capacity: usize,
+    committed: &'static [BlockHash],
+    asked: &'static [BlockHash],
+    before_or_after: [u32; 2],
+    look: impl Fn(&Space, &[BlockHash]) -> Option<u32> + Copy + Sync + Send + 'static,
+) {
+    loom::model(move || {
+        let mut writer = holding(capacity);
+        let space = Arc::clone(&writer.space);
+        let thread = loom::thread::spawn(move || {
+            writer.commit(0, BELIEF, [committed].into_iter());
         });
-    }
+        if let Some(depth) = look(&space, asked) {
+            assert!(before_or_after.contains(&depth), "assertion: {depth}, wanted {before_or_after:?}");
+        }
+        thread.join().unwrap();
+        assert_eq!(depth(&space, asked), before_or_after[1]);
+    });
+}
+
+fn looked_up(space: &Space, prompt: &[BlockHash]) -> Option<u32> {
+    space.version.read(|| depth(space, prompt))
 }
 
 #[test]
-fn a_look_up_sees_a_commit_whole_or_not_at_all() {
-    commit_beside(|space, prompt| space.version.read(|| depth(space, prompt)));
+fn a_look_up_sees_a_new_prompt_whole_or_not_at_all() {
+    commit_beside(2, &NEW, &NEW, [0, 2], looked_up);
+}
+
+/// The new prompt takes over the lines of the one that is looked up.
+#[test]
+fn a_look_up_sees_an_evicted_prompt_whole_or_not_at_all() {
+    commit_beside(2, &NEW, &KNOWN, [2, 0], looked_up);
+}
+
+/// Its blocks are written behind a run's end before the run is said to have them.
+#[test]
+fn a_look_up_sees_a_longer_prompt_whole_or_as_it_was() {
+    commit_beside(4, &LONGER, &LONGER, [2, 4], looked_up);
 }
 
 /// Twin: the look-up does not ask the version.
 #[test]
 #[should_panic(expected = "assertion")]
 fn twin_that_looks_up_without_the_version() {
-    commit_beside(|space, prompt| Some(depth(space, prompt)));
+    commit_beside(2, &NEW, &KNOWN, [2, 0], |space, prompt| Some(depth(space, prompt)));
 }
 
 /// One endpoint takes a cold request that fails and one that does not, in any order.

@@ -128,7 +128,6 @@ impl Writer {
         let commit = turn.holding.commit.wrapping_add(1);
         turn.holding.commit = commit;
         prompts.for_each(|hashes| turn.record(hashes));
-        turn.end();
         Some(commit)
     }
 
@@ -142,7 +141,6 @@ impl Writer {
     ) {
         if let Some(mut turn) = self.turn(slot, belief) {
             turn.undo(commit, prompts);
-            turn.end();
         }
     }
 
@@ -151,7 +149,6 @@ impl Writer {
     pub(super) fn truncate(&mut self, slot: usize, belief: u64, hashes: &[BlockHash], kept: usize) {
         if let Some(mut turn) = self.turn(slot, belief) {
             turn.truncate(hashes, kept);
-            turn.end();
         }
     }
 
@@ -160,22 +157,19 @@ impl Writer {
         if let Some(mut turn) = self.turn(slot, belief) {
             turn.make_room(0);
             turn.make_room_for_stretches(0);
-            turn.end();
         }
     }
 
     fn turn(&mut self, slot: usize, belief: u64) -> Option<Turn<'_>> {
         let Self { space, lines, stretches, holdings, path } = self;
         let holding = holdings[slot].as_mut().filter(|holding| holding.belief == belief)?;
-        Some(Turn { space, slot, holding, lines, stretches, path, changing: false })
+        Some(Turn { space, slot, holding, lines, stretches, path })
     }
 
     /// Lets go of some of what the endpoint holds; whether that was all.
     pub(super) fn drop_some(&mut self, slot: usize, belief: u64) -> bool {
         let Some(mut turn) = self.turn(slot, belief) else { return true };
-        let more = (0..DROP_AT_ONCE).all(|_| turn.evict(usize::MAX));
-        turn.end();
-        !more
+        !(0..DROP_AT_ONCE).all(|_| turn.evict(usize::MAX))
     }
 }
 

@@ -8,7 +8,10 @@ use crate::hash::BlockHash;
 /// A prompt's walk, with the stretch that was lifted out of the order in each of its runs.
 pub(super) type Path = Vec<(Step, Place)>;
 
-/// A writer at work for one endpoint, and whether readers have been told.
+/// A writer at work for one endpoint.
+///
+/// What readers can reach changes between `begin` and `end` of the version, and each such change leaves a belief that is true.
+/// They are short: new blocks are written before a run is let in, and lines are freed after nobody can reach them.
 pub(super) struct Turn<'a> {
     pub(super) space: &'a Space,
     pub(super) slot: usize,
@@ -16,24 +19,9 @@ pub(super) struct Turn<'a> {
     pub(super) lines: &'a mut Lines,
     pub(super) stretches: &'a mut Stretches,
     pub(super) path: &'a mut Path,
-    pub(super) changing: bool,
 }
 
 impl Turn<'_> {
-    /// What follows is seen by readers.
-    fn change(&mut self) {
-        if !self.changing {
-            self.space.version.begin();
-            self.changing = true;
-        }
-    }
-
-    pub(super) fn end(self) {
-        if self.changing {
-            self.space.version.end();
-        }
-    }
-
     pub(super) fn record(&mut self, hashes: &[BlockHash]) {
         let hashes = &hashes[..hashes.len().min(self.holding.capacity)];
         let mut hashes = self.follow(hashes);
@@ -156,36 +144,39 @@ impl Turn<'_> {
         if new.is_empty() {
             return;
         }
-        self.change();
         if let Some((last, _)) = self.path.last_mut()
             && last.common == self.space.len(last.run)
         {
-            self.space.append(last.run, new, self.lines);
-            last.common = self.space.len(last.run);
-        } else if let Some(line) = self.lines.take(self.space) {
-            let run = self.space.open(line);
-            self.space.append(run, new, self.lines);
-            if self.space.len(run) == 0 {
-                return self.lines.give(self.space, line);
-            }
-            self.space.add_head(run);
-            self.path.push((Step { run, start, common: self.space.len(run) }, NONE));
+            last.common = self.space.append(last.run, new, self.lines);
+            self.space.version.change(|| self.space.set_len(last.run, last.common));
+        } else if let Some(run) = self.space.open(self.lines) {
+            let common = self.space.append(run, new, self.lines);
+            self.space.set_len(run, common);
+            self.space.version.change(|| self.space.add_head(run));
+            self.path.push((Step { run, start, common }, NONE));
         }
     }
 
     /// Makes the endpoint a holder of the whole path, in the order of use: the deepest run first, the root last.
     fn hold_all(&mut self) {
-        for at in (0..self.path.len()).rev() {
-            let (Step { run, common, .. }, lifted) = self.path[at];
-            let holder = self.space.holder(run, self.slot);
-            let cut = holder.map_or(0, |holder| holder.cut);
-            let place = if lifted == NONE { self.stretches.add(run.0, self.holding.commit) } else { lifted };
-            if cut < common {
-                self.change();
-                self.space.hold(run, Holder { slot: self.slot, cut: common, deepest: place }, self.lines);
-                self.holding.blocks += common - cut;
+        for at in 0..self.path.len() {
+            if self.path[at].1 == NONE {
+                self.path[at].1 = self.stretches.add(self.path[at].0.run.0, self.holding.commit);
             }
-            self.stretches.link(&mut self.holding.list, place);
+        }
+        let path = &*self.path;
+        let cuts = path.iter().map(|(step, _)| self.space.holder(step.run, self.slot).map_or(0, |it| it.cut));
+        let more: usize = cuts.zip(path).map(|(cut, (step, _))| step.common.saturating_sub(cut)).sum();
+        if more > 0 {
+            self.holding.blocks += more;
+            self.space.version.change(|| {
+                for &(Step { run, common: cut, .. }, deepest) in path {
+                    self.space.hold_more(run, Holder { slot: self.slot, cut, deepest }, self.lines);
+                }
+            });
+        }
+        for at in (0..self.path.len()).rev() {
+            self.stretches.link(&mut self.holding.list, self.path[at].1);
         }
     }
 
@@ -224,9 +215,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Lowers what the endpoint holds of a run to `cut` blocks, with the stretches, and with the blocks that nobody else holds.
+    /// Lowers what the endpoint holds of a run to `cut` blocks, with the stretches, and with the blocks that nobody else
+    /// holds.
     fn cut(&mut self, run: Run, holder: Holder, cut: usize) {
-        self.change();
         self.holding.blocks -= holder.cut - cut;
         let mut deepest = holder.deepest;
         while deepest != NONE && self.stretches.at(deepest).from as usize >= cut {
@@ -235,17 +226,24 @@ impl Turn<'_> {
             self.stretches.remove(deepest);
             deepest = shallower;
         }
-        if cut > 0 {
-            self.space.hold(run, Holder { cut, deepest, ..holder }, self.lines);
-        } else {
-            self.space.release(run, self.slot, self.lines);
-        }
-        if holder.cut == self.space.len(run) {
-            let left = self.space.holders(run).map(|holder| holder.cut).max().unwrap_or(0);
-            match left {
-                0 => self.space.close(run, self.lines),
-                left => self.space.truncate(run, left, self.lines),
+        let length = self.space.len(run);
+        let mut left = length;
+        self.space.version.change(|| {
+            if cut > 0 {
+                self.space.hold(run, Holder { cut, deepest, ..holder }, self.lines);
+            } else {
+                self.space.release(run, self.slot, self.lines);
             }
+            if holder.cut == length {
+                left = self.space.holders(run).map(|holder| holder.cut).max().unwrap_or(0);
+            }
+            match left {
+                0 => self.space.remove_head(run),
+                left => self.space.set_len(run, left),
+            }
+        });
+        if left < length {
+            self.space.free(run, length, left, self.lines);
         }
     }
 }

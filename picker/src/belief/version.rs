@@ -28,8 +28,15 @@ impl Version {
         (self.0.load(Ordering::Relaxed) == before).then_some(seen)
     }
 
+    /// Makes a change that readers see whole or not at all.
+    pub(super) fn change(&self, make: impl FnOnce()) {
+        self.begin();
+        make();
+        self.end();
+    }
+
     /// A change begins: no reader that sees part of it will trust what it saw.
-    pub(super) fn begin(&self) {
+    fn begin(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now + 1, Ordering::Relaxed);
         // The odd version is seen by whoever sees any store that follows.
@@ -37,7 +44,7 @@ impl Version {
     }
 
     /// The change is complete.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now + 1, Ordering::Release);
     }

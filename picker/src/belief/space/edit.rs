@@ -1,4 +1,4 @@
-//! What the one writer does to a space, between `version.begin` and `version.end`.
+//! What the one writer does to a space. What readers can reach is only changed within `version.change`, here or at the caller's.
 
 use super::{
     BlockHash, FAN_BITS, HASHES_BITS, Holder, INLINE, INLINE_AT, Line, Lines, MORE_AT, Ordering, PER_LINE,
@@ -22,10 +22,16 @@ impl Space {
         self.store(run.0, 0, length as u64 | u64::from(height) << 32 | (holders as u64) << 40);
     }
 
-    /// Makes `line` the record of a run without blocks or holders.
-    pub(in crate::belief) fn open(&self, line: Line) -> Run {
+    /// The record of a run without blocks or holders, which nobody can reach. `None`: there is no line.
+    pub(in crate::belief) fn open(&self, lines: &mut Lines) -> Option<Run> {
+        let line = lines.take(self)?;
         (0..WORDS).for_each(|word| self.store(line, word, 0));
-        Run(line)
+        Some(Run(line))
+    }
+
+    /// Says how many blocks a run has: of those that are written, or of those that it had.
+    pub(in crate::belief) fn set_len(&self, run: Run, length: usize) {
+        self.shape(run, length, self.height(run), self.holder_count(run));
     }
 
     /// Lets the run be found by its first hash.
@@ -66,17 +72,18 @@ impl Space {
         self.heads[gap].store(0, Ordering::Relaxed);
     }
 
-    /// Adds blocks at the run's end, as many as `lines` has room for.
-    pub(in crate::belief) fn append(&self, run: Run, hashes: &[BlockHash], lines: &mut Lines) {
+    /// Writes blocks behind the run's end, as many as `lines` has room for, and gives the length that takes them in. Nobody
+    /// sees them before that is set.
+    pub(in crate::belief) fn append(&self, run: Run, hashes: &[BlockHash], lines: &mut Lines) -> usize {
         let mut length = self.len(run);
         for hash in hashes {
             if length.is_multiple_of(WORDS) && self.append_line(run, length / WORDS, lines).is_none() {
-                return;
+                break;
             }
             self.store(self.line_of(run, self.height(run), length >> HASHES_BITS), length % WORDS, hash.0);
             length += 1;
-            self.shape(run, length, self.height(run), self.holder_count(run));
         }
+        length
     }
 
     fn append_line(&self, run: Run, index: usize, lines: &mut Lines) -> Option<()> {
@@ -103,18 +110,23 @@ impl Space {
         for root in 0..ROOTS {
             self.set_half(line, root, self.half(run.0, ROOTS_AT + root));
         }
-        self.set_half(run.0, ROOTS_AT, line);
-        self.shape(run, self.len(run), self.height(run) + 1, self.holder_count(run));
+        self.version.change(|| {
+            self.set_half(run.0, ROOTS_AT, line);
+            self.shape(run, self.len(run), self.height(run) + 1, self.holder_count(run));
+        });
         Some(())
     }
 
-    /// Takes blocks away from the run's end.
-    pub(in crate::belief) fn truncate(&self, run: Run, length: usize, lines: &mut Lines) {
-        let kept = length.div_ceil(WORDS);
-        for index in (kept..self.len(run).div_ceil(WORDS)).rev() {
+    /// Frees the lines of blocks that nobody can reach any more: those from `left` on of a run that had `length`, and with the
+    /// last of them the run's record.
+    pub(in crate::belief) fn free(&self, run: Run, length: usize, left: usize, lines: &mut Lines) {
+        let kept = left.div_ceil(WORDS);
+        for index in (kept..length.div_ceil(WORDS)).rev() {
             self.drop_line(run, index, lines);
         }
-        self.shape(run, length, self.height(run), self.holder_count(run));
+        if left == 0 {
+            return lines.give(self, run.0);
+        }
         while self.height(run) > 0 && kept <= ROOTS << ((self.height(run) - 1) * FAN_BITS) {
             self.lower(run, lines);
         }
@@ -138,20 +150,13 @@ impl Space {
     /// One level less, once four lines below the first are enough.
     fn lower(&self, run: Run, lines: &mut Lines) {
         let line = self.half(run.0, ROOTS_AT);
-        for root in 0..ROOTS {
-            self.set_half(run.0, ROOTS_AT + root, self.half(line, root));
-        }
-        if self.len(run) > 0 {
-            lines.give(self, line);
-        }
-        self.shape(run, self.len(run), self.height(run) - 1, self.holder_count(run));
-    }
-
-    /// Frees everything of a run that nobody holds.
-    pub(in crate::belief) fn close(&self, run: Run, lines: &mut Lines) {
-        self.remove_head(run);
-        self.truncate(run, 0, lines);
-        lines.give(self, run.0);
+        self.version.change(|| {
+            for root in 0..ROOTS {
+                self.set_half(run.0, ROOTS_AT + root, self.half(line, root));
+            }
+            self.shape(run, self.len(run), self.height(run) - 1, self.holder_count(run));
+        });
+        lines.give(self, line);
     }
 
     /// What `slot` holds of a run.
@@ -159,7 +164,14 @@ impl Space {
         self.holders(run).find(|holder| holder.slot == slot)
     }
 
-    /// Adds a holder, or changes what it holds. A change of `deepest` alone is no change to a reader.
+    /// Lets a holder hold up to its cut if it holds less, or nothing.
+    pub(in crate::belief) fn hold_more(&self, run: Run, holder: Holder, lines: &mut Lines) {
+        if self.holder(run, holder.slot).is_none_or(|known| known.cut < holder.cut) {
+            self.hold(run, holder, lines);
+        }
+    }
+
+    /// Adds a holder, or changes what it holds.
     pub(in crate::belief) fn hold(&self, run: Run, holder: Holder, lines: &mut Lines) {
         let place = self.holders(run).position(|known| known.slot == holder.slot);
         let count = self.holder_count(run);
