@@ -165,7 +165,9 @@ async fn a_huge_block_size_leaves_affinity_alone() {
 async fn a_restart_with_another_block_size_concerns_that_replica_alone() {
     let (a, b, router) = pair("").await;
     let cache = |size: u32| format!(r#"block_size="{size}",num_gpu_blocks="1000""#);
-    [&a, &b].map(|stub| stub.metrics(page(&cache(16), 1)));
+    for stub in [&a, &b] {
+        stub.metrics(page(&cache(16), 1));
+    }
     router.sees("a", "block_size", 16).await;
     router.sees("b", "block_size", 16).await;
     let mut sent = Vec::new();
@@ -173,7 +175,7 @@ async fn a_restart_with_another_block_size_concerns_that_replica_alone() {
         let body = blocks(number, 20);
         sent.push((router.chat(&body).await.endpoint(), body));
     }
-    a.metrics(page(&cache(64), 2));
+    a.metrics(page(&cache(64), 100));
     router.sees("a", "block_size", 64).await;
     router.sees("a", "index_blocks", 0).await;
     for (endpoint, body) in sent {
@@ -204,7 +206,7 @@ async fn block_sizes_that_cannot_be_leave_the_default() {
         } else {
             format!(r#"block_size="{size}",num_gpu_blocks="{size}""#)
         };
-        a.metrics(page(&cache, 10 + place as u32));
+        a.metrics(page(&cache, 100 * (1 + place as u32)));
         let ok = router.endpoint("a").await["scrapes"]["ok"].as_u64().unwrap();
         router
             .until_state("two more scrapes", |state| {
