@@ -102,8 +102,8 @@ pub struct Decision {
     pub choices: Vec<Choice>,
     /// The scorers of `scores`.
     pub scorers: &'static [Weighted],
-    /// Unweighted scores: candidate by candidate, in the order of `scorers`; `None` where a scorer left it out.
-    pub scores: Vec<Option<f64>>,
+    /// Unweighted scores: scorer by scorer, in the order of the candidates; `None` where a scorer left one out.
+    scores: Vec<Option<f64>>,
     /// Whether the engine keeps the prompt once it has answered.
     fills_cache: bool,
 }
@@ -132,7 +132,8 @@ pub fn decide(
     let view = View { candidates, matched: &matched, total, last_cold: &last_cold };
     let scorers = rules.policy.scorers();
     let scores = score(scorers, &view);
-    let choices = rank(rules.policy, scorers, &scores, &view, draw);
+    let totals = totals(rules.policy, scorers, &scores, &view);
+    let choices = rank(rules.policy, &totals, &view, draw);
     let cold = cold && total > 0;
     let Asked { blocks, reading, model, stream } = asked;
     Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, fills_cache })
@@ -149,6 +150,12 @@ impl Decision {
     /// The best endpoint, tried or not.
     pub fn best(&self) -> Option<Choice> {
         self.choices.iter().copied().max_by(Choice::rank)
+    }
+
+    /// An endpoint's unweighted scores in the order of `scorers`; `None` where a scorer left it out.
+    pub fn scores(&self, choice: &Choice) -> impl Iterator<Item = Option<f64>> {
+        let columns = self.scores.chunks_exact(self.choices.len().max(1));
+        columns.filter_map(|column| column.get(choice.candidate).copied())
     }
 
     /// Puts an endpoint before all others, for a reason that the scores do not know.
@@ -212,54 +219,52 @@ fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Op
     Ok(prompt.then(|| tokenizer.finish()))
 }
 
-/// Scores candidate by candidate.
+/// Scores scorer by scorer.
 fn score(scorers: &[Weighted], view: &View<'_>) -> Vec<Option<f64>> {
     let count = view.candidates.len();
     let mut scores = vec![None; scorers.len() * count];
-    let mut column = vec![None; count];
-    for (place, weighted) in scorers.iter().enumerate() {
-        column.fill(None);
-        weighted.scorer.score(view, &mut column);
-        for (candidate, &score) in column.iter().enumerate() {
-            scores[candidate * scorers.len() + place] = score;
-        }
+    for (weighted, column) in scorers.iter().zip(scores.chunks_exact_mut(count.max(1))) {
+        weighted.scorer.score(view, column);
     }
     scores
 }
 
-fn rank(
-    policy: Policy,
-    scorers: &[Weighted],
-    scores: &[Option<f64>],
-    view: &View<'_>,
-    draw: Draw,
-) -> Vec<Choice> {
+/// What ranks each candidate, before chance.
+fn totals(policy: Policy, scorers: &[Weighted], scores: &[Option<f64>], view: &View<'_>) -> Vec<f64> {
     let count = view.candidates.len();
-    let choice = |(candidate, to): (usize, &Candidate)| {
-        let total = match policy {
-            Policy::Prefix | Policy::PrefixOnly => {
-                let scores = scores[candidate * scorers.len()..].iter().zip(scorers);
-                scores.map(|(score, weighted)| score.unwrap_or(0.0) * weighted.weight).sum()
+    match policy {
+        Policy::Prefix | Policy::PrefixOnly => {
+            let mut totals = vec![0.0; count];
+            for (weighted, column) in scorers.iter().zip(scores.chunks_exact(count.max(1))) {
+                for (total, score) in totals.iter_mut().zip(column) {
+                    *total += score.unwrap_or(0.0) * weighted.weight;
+                }
             }
-            Policy::LeastQueue => -f64::from(to.load.in_flight),
-            Policy::RoundRobin | Policy::Random => 0.0,
-        };
-        let tie = match policy {
-            // The one whose turn it is comes first, then those after it.
-            Policy::RoundRobin => (count - (candidate + count - turn(draw, count)) % count) as u64,
-            _ => draw.number(candidate),
-        };
-        Choice {
-            candidate,
-            id: to.id,
-            matched: view.matched[candidate],
-            total,
-            preferred: false,
-            tie,
-            tried: false,
+            totals
         }
+        Policy::LeastQueue => view.candidates.iter().map(|to| -f64::from(to.load.in_flight)).collect(),
+        Policy::RoundRobin | Policy::Random => vec![0.0; count],
+    }
+}
+
+fn rank(policy: Policy, totals: &[f64], view: &View<'_>, draw: Draw) -> Vec<Choice> {
+    let count = view.candidates.len();
+    let first = turn(draw, count);
+    let tie = |candidate: usize| match policy {
+        // The one whose turn it is comes first, then those after it.
+        Policy::RoundRobin => (count - (candidate + count - first) % count) as u64,
+        _ => draw.number(candidate),
     };
-    view.candidates.iter().enumerate().map(choice).collect()
+    let choice = |(candidate, (to, &total)): (usize, (&Candidate, &f64))| Choice {
+        candidate,
+        id: to.id,
+        matched: view.matched[candidate],
+        total,
+        preferred: false,
+        tie: tie(candidate),
+        tried: false,
+    };
+    view.candidates.iter().zip(totals).enumerate().map(choice).collect()
 }
 
 fn turn(draw: Draw, count: usize) -> usize {

@@ -40,7 +40,9 @@ fn decisions(api: Api, body: &[u8]) -> Vec<Decision> {
     let decisions: Vec<_> = Policy::ALL.into_iter().map(|policy| decide(policy).unwrap()).collect();
     for decision in &decisions {
         assert!(decision.choices.iter().all(|choice| choice.total.is_finite()));
-        assert!(decision.scores.iter().flatten().all(|score| (0.0..=1.0).contains(score)));
+        for choice in &decision.choices {
+            assert!(decision.scores(choice).flatten().all(|score| (0.0..=1.0).contains(&score)));
+        }
     }
     decisions
 }

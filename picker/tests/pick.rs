@@ -141,8 +141,8 @@ fn load_of(endpoint: &Value) -> Load {
 
 /// The weighted sum under the case's own weights.
 fn total(decision: &Decision, place: usize, weights: &Value) -> f64 {
-    let scores = &decision.scores[place * decision.scorers.len()..];
-    let weighted = |(scorer, score): (&picker::score::Weighted, &Option<f64>)| {
+    let scores = decision.scores(&decision.choices[place]);
+    let weighted = |(scorer, score): (&picker::score::Weighted, Option<f64>)| {
         score.unwrap_or(0.0) * weights[scorer.scorer.name()].as_f64().unwrap()
     };
     decision.scorers.iter().zip(scores).map(weighted).sum()

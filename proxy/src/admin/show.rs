@@ -136,9 +136,7 @@ fn decision(
 
 /// Each scorer's score and weight; null where the scorer left the endpoint out.
 fn scores(made: &Decision, choice: &Choice) -> Value {
-    let count = made.scorers.len();
-    let row = made.scores.get(choice.candidate * count..).unwrap_or_default();
-    let named = made.scorers.iter().zip(row).map(|(weighted, score)| {
+    let named = made.scorers.iter().zip(made.scores(choice)).map(|(weighted, score)| {
         (weighted.scorer.name().to_owned(), json!({"score": score, "weight": weighted.weight}))
     });
     Value::Object(named.collect())
