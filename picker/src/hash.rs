@@ -160,21 +160,31 @@ impl<C: Chain> Cutter<C> {
 
     /// Appends bytes of the current prompt.
     pub fn push(&mut self, mut bytes: &[u8]) {
+        let wanted = self.block_bytes - self.partial.len();
+        if bytes.len() < wanted {
+            return self.partial.extend_from_slice(bytes);
+        }
         if !self.partial.is_empty() {
-            let wanted = (self.block_bytes - self.partial.len()).min(bytes.len());
             let (now, rest) = bytes.split_at(wanted);
             self.partial.extend_from_slice(now);
+            self.link(C::content(&self.partial));
+            self.partial.clear();
             bytes = rest;
-            if self.partial.len() == self.block_bytes {
-                self.link(C::content(&self.partial));
-                self.partial.clear();
-            }
         }
         let mut whole = bytes.chunks_exact(self.block_bytes);
         for block in &mut whole {
             self.link(C::content(block));
         }
         self.partial.extend_from_slice(whole.remainder());
+    }
+
+    /// Appends one byte of the current prompt.
+    pub fn push_byte(&mut self, byte: u8) {
+        self.partial.push(byte);
+        if self.partial.len() == self.block_bytes {
+            self.link(C::content(&self.partial));
+            self.partial.clear();
+        }
     }
 
     /// Ends the current prompt; what is pushed next starts again from the root.

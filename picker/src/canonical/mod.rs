@@ -58,7 +58,7 @@ fn chat(
     }
     match messages.first() {
         Some(b'"') => plain_message(b"user", messages, out)?,
-        Some(b'[') => json::each_element(messages, |raw| message(raw, out))?,
+        Some(b'[') => json::walk_elements(messages, |rest| message(rest, out))?,
         _ => return Ok(system.is_some()),
     }
     Ok(true)
@@ -76,29 +76,44 @@ fn plain_message(role: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<()
     content(raw, |part| !part.text.is_some_and(|text| text.starts_with(DROPPED_SYSTEM_TEXT)), out)
 }
 
-/// One message, or one item of a Responses input.
-fn message(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+/// Members besides role and content that are kept from one walk over a message; one that has more is walked again.
+const OTHERS_KEPT: usize = 4;
+
+/// The message, or the item of a Responses input, that begins at `text[0]`; gives its length.
+fn message(text: &[u8], out: &mut impl Tokenizer) -> Result<usize, Broken> {
     out.tag(Tag::Message);
-    if raw.first() != Some(&b'{') {
-        return value(raw, out);
+    if text.first() != Some(&b'{') {
+        let end = json::value_end(text, 0)?;
+        return value(&text[..end], out).map(|()| end);
     }
-    let (mut role, mut text) = (None, None);
-    json::each_member(raw, |key, value| {
+    let (mut role, mut said) = (None, None);
+    let mut others: [(&[u8], &[u8]); OTHERS_KEPT] = Default::default();
+    let mut count = 0;
+    let end = json::each_member(text, |key, value| {
         match key {
             key if json::is_name(key, "role") => role = Some(value),
-            key if json::is_name(key, "content") => text = Some(value),
-            _ => {}
+            key if json::is_name(key, "content") => said = Some(value),
+            _ => {
+                if let Some(other) = others.get_mut(count) {
+                    *other = (key, value);
+                }
+                count += 1;
+            }
         }
         Ok(())
     })?;
     if let Some(role) = role {
         value(role, out)?;
     }
-    if let Some(text) = text {
+    if let Some(said) = said {
         out.tag(Tag::Content);
-        content(text, |_| true, out)?;
+        content(said, |_| true, out)?;
     }
-    json::each_member(raw, |key, raw| other_member(key, raw, out)).map(|_| ())
+    match others.get(..count) {
+        Some(others) => others.iter().try_for_each(|(key, raw)| other_member(key, raw, out))?,
+        None => drop(json::each_member(text, |key, raw| other_member(key, raw, out))?),
+    }
+    Ok(end)
 }
 
 /// A member besides role and content. A Responses message may say `"type":"message"` or leave it out.

@@ -4,7 +4,10 @@
 //! costs a counter. It accepts all valid JSON; of invalid JSON it accepts some, which is harmless, since the engine
 //! refuses such a body and nobody's cache changes. Callers validate UTF-8 before (`read::Body`).
 
-use memchr::{memchr, memchr2};
+use memchr::memchr;
+use wide::u8x32;
+
+pub use super::escape::unescape;
 
 /// The text is not the JSON that was wanted. Holds no part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +17,9 @@ pub struct Broken {
     pub wanted: &'static str,
 }
 
-const fn broken<T>(wanted: &'static str) -> Result<T, Broken> {
+const UNENDED: Broken = Broken { wanted: "the string's end" };
+
+pub(super) const fn broken<T>(wanted: &'static str) -> Result<T, Broken> {
     Err(Broken { wanted })
 }
 
@@ -51,33 +56,31 @@ pub fn each_element<'a>(
     text: &'a [u8],
     mut element: impl FnMut(&'a [u8]) -> Result<(), Broken>,
 ) -> Result<(), Broken> {
+    walk_elements(text, |rest| {
+        let end = value_end(rest, 0)?;
+        element(&rest[..end]).map(|()| end)
+    })
+}
+
+/// Calls `element` with the text from each element of the array at `text[0]` on; it says how long the element is.
+/// For elements that are walked anyway: nothing is searched twice.
+pub fn walk_elements<'a>(
+    text: &'a [u8],
+    mut element: impl FnMut(&'a [u8]) -> Result<usize, Broken>,
+) -> Result<(), Broken> {
     let mut at = open(text, b'[', "an array")?;
     if text.get(at) == Some(&b']') {
         return Ok(());
     }
     loop {
-        let value = at..value_end(text, at)?;
-        element(&text[value.clone()])?;
-        at = space(text, value.end);
+        at += element(&text[at..])?;
+        at = space(text, at);
         match text.get(at) {
             Some(b',') => at = space(text, at + 1),
             Some(b']') => return Ok(()),
             _ => return broken("a comma or the array's end"),
         }
     }
-}
-
-/// Calls `text` with the pieces of a raw string (quotes included), escapes resolved. A lone surrogate becomes
-/// its three bytes as if it were a character: Python accepts it, so it has to have a name here.
-pub fn unescape(raw: &[u8], mut text: impl FnMut(&[u8])) -> Result<(), Broken> {
-    let [b'"', inner @ .., b'"'] = raw else { return broken("a string") };
-    let mut rest = inner;
-    while let Some(run) = memchr(b'\\', rest) {
-        text(&rest[..run]);
-        rest = escape(&rest[run + 1..], &mut text)?;
-    }
-    text(rest);
-    Ok(())
 }
 
 /// Calls `text` with the pieces of a raw value that are not insignificant white space.
@@ -98,17 +101,29 @@ pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     text(&raw[from..]);
 }
 
+/// Bytes that are looked at in one step.
+pub(super) const WINDOW: usize = 32;
+/// Windows that are searched one by one.
+const NEAR_WINDOWS: usize = 4;
+/// Where in the window `byte` stands: bit `i` for place `i`.
+#[inline]
+pub(super) fn places(window: &[u8; WINDOW], byte: u8) -> u32 {
+    u8x32::new(*window).simd_eq(u8x32::splat(byte)).to_bitmask()
+}
+
 /// The longest way to write one byte of a string: `\u0061`.
 pub const ESCAPE_BYTES: usize = 6;
 
 /// Whether a raw string, unescaped, is `name`. No allocation; O(name), however long the string.
 pub fn is_name(raw: &[u8], name: &str) -> bool {
-    if raw.len() < name.len() + 2 || raw.len() > name.len() * ESCAPE_BYTES + 2 {
-        return false;
-    }
-    if memchr(b'\\', raw).is_none() {
+    if raw.len() <= name.len() + 2 {
         return raw.len() == name.len() + 2 && &raw[1..raw.len() - 1] == name.as_bytes();
     }
+    raw.len() <= name.len() * ESCAPE_BYTES + 2 && memchr(b'\\', raw).is_some() && is_escaped_name(raw, name)
+}
+
+#[cold]
+fn is_escaped_name(raw: &[u8], name: &str) -> bool {
     let mut rest = Some(name.as_bytes());
     let whole = unescape(raw, |piece| rest = rest.and_then(|rest| rest.strip_prefix(piece)));
     whole.is_ok() && rest == Some(b"")
@@ -127,7 +142,7 @@ fn open(text: &[u8], bracket: u8, wanted: &'static str) -> Result<usize, Broken>
 }
 
 /// Where the value that begins at `at` ends.
-fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
+pub fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
     match text.get(at) {
         Some(b'"') => string_end(text, at),
         Some(b'{' | b'[') => container_end(text, at),
@@ -139,18 +154,40 @@ fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
     }
 }
 
-fn string_end(text: &[u8], at: usize) -> Result<usize, Broken> {
-    if text.get(at) != Some(&b'"') {
+/// Where the string that begins at `start` ends: after the first quote that no backslash makes text.
+///
+/// Keys and code have a quote within a few windows; through long text a wider search is worth its call.
+fn string_end(text: &[u8], start: usize) -> Result<usize, Broken> {
+    if text.get(start) != Some(&b'"') {
         return broken("a string");
     }
-    let mut from = at + 1;
-    while let Some(found) = text.get(from..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
-        if text[from + found] == b'"' {
-            return Ok(from + found + 1);
+    let mut from = start + 1;
+    let mut without = 0;
+    while let Some(window) = text[from..].first_chunk() {
+        let mut quotes = places(window, b'"');
+        while quotes != 0 {
+            let quote = from + quotes.trailing_zeros() as usize;
+            if closes(&text[start + 1..quote]) {
+                return Ok(quote + 1);
+            }
+            quotes &= quotes - 1;
+            without = 0;
         }
-        from += found + 2;
+        from += WINDOW;
+        without += 1;
+        if without > NEAR_WINDOWS {
+            from += memchr(b'"', &text[from..]).ok_or(UNENDED)?;
+        }
     }
-    broken("the string's end")
+    let quotes = memchr::memchr_iter(b'"', &text[from..]).map(|at| from + at);
+    quotes.into_iter().find(|&quote| closes(&text[start + 1..quote])).map(|quote| quote + 1).ok_or(UNENDED)
+}
+
+/// Whether a quote after this much of a string closes it: an odd number of backslashes before it makes it text. Each
+/// run of backslashes is counted once.
+#[inline]
+fn closes(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|&&byte| byte == b'\\').count().is_multiple_of(2)
 }
 
 /// Brackets are counted, not matched: `[}` passes here and fails at the engine.
@@ -174,83 +211,11 @@ fn container_end(text: &[u8], mut at: usize) -> Result<usize, Broken> {
     broken("the end of an array or object")
 }
 
-/// Resolves the escape whose backslash has been read; gives what follows it.
-fn escape<'a>(after: &'a [u8], text: &mut impl FnMut(&[u8])) -> Result<&'a [u8], Broken> {
-    let Some((&kind, rest)) = after.split_first() else { return broken("an escape") };
-    let plain = match kind {
-        b'"' | b'\\' | b'/' => kind,
-        b'n' => b'\n',
-        b't' => b'\t',
-        b'r' => b'\r',
-        b'b' => 8,
-        b'f' => 12,
-        b'u' => return unicode(rest, text),
-        _ => return broken("an escape"),
-    };
-    text(&[plain]);
-    Ok(rest)
-}
-
-fn unicode<'a>(digits: &'a [u8], text: &mut impl FnMut(&[u8])) -> Result<&'a [u8], Broken> {
-    let (first, rest) = hex4(digits)?;
-    if let 0xD800..0xDC00 = first
-        && let Some(after) = rest.strip_prefix(b"\\u")
-        && let Ok((second @ 0xDC00..0xE000, rest)) = hex4(after)
-    {
-        wtf8(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00), text);
-        return Ok(rest);
-    }
-    wtf8(first, text);
-    Ok(rest)
-}
-
-fn hex4(digits: &[u8]) -> Result<(u32, &[u8]), Broken> {
-    let Some((digits, rest)) = digits.split_first_chunk::<4>() else { return broken("four hex digits") };
-    let digit = |byte: u8| (byte as char).to_digit(16).ok_or(Broken { wanted: "four hex digits" });
-    let value = digits.iter().try_fold(0, |value, &byte| Ok(value << 4 | digit(byte)?))?;
-    Ok((value, rest))
-}
-
-/// UTF-8, and for a lone surrogate what UTF-8's rule would give.
-fn wtf8(code: u32, text: &mut impl FnMut(&[u8])) {
-    match char::from_u32(code) {
-        Some(c) => text(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        None => {
-            text(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8])
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-
-    fn unescaped(raw: &str) -> Result<Vec<u8>, Broken> {
-        let mut text = Vec::new();
-        unescape(raw.as_bytes(), |piece| text.extend_from_slice(piece)).map(|()| text)
-    }
-
-    #[test]
-    fn strings_lose_their_escapes() {
-        for (raw, text) in [
-            (r#""""#, &b""[..]),
-            (r#""plain""#, b"plain"),
-            (r#""a\/b\\\"\n\t\r\b\f""#, b"a/b\\\"\n\t\r\x08\x0c"),
-            (r#""\u00e9\u20AC""#, "é€".as_bytes()),
-            (r#""\ud83d\ude00""#, "😀".as_bytes()),
-            (r#""\u0000""#, b"\0"),
-            (r#""\ud83d""#, b"\xED\xA0\xBD"),
-            (r#""\udc00\ud800""#, b"\xED\xB0\x80\xED\xA0\x80"),
-            (r#""\ud83d\u0041""#, b"\xED\xA0\xBDA"),
-        ] {
-            assert_eq!(unescaped(raw).unwrap(), text, "{raw}");
-        }
-        for raw in [r#""\x""#, r#""\u12""#, r#""\u12g4""#, r#""\"#, "plain", ""] {
-            assert!(unescaped(raw).is_err(), "{raw}");
-        }
-    }
 
     #[test]
     fn compact_keeps_what_is_inside_strings() {
@@ -286,6 +251,22 @@ mod tests {
                 let last = last.map(|raw| serde_json::from_slice::<serde_json::Value>(raw).unwrap());
                 proptest::prop_assert_eq!(last.as_ref(), wanted.get("a"));
             }
+        }
+
+        /// Every way that a string can end, at every place of a window.
+        #[test]
+        fn strings_end_at_their_first_free_quote(
+            pieces in proptest::collection::vec(
+                proptest::prop_oneof!["x{0,70}", "x{300}", r#"(\\\\|\\"){0,20}"#, r#"\\n"#, "é"],
+                0..12,
+            ),
+            after in r#"["\\x]{0,80}"#,
+        ) {
+            let string = format!("\"{}\"", pieces.concat());
+            let text = format!("{string}{after}");
+            proptest::prop_assert_eq!(value_end(text.as_bytes(), 0), Ok(string.len()));
+            let open = &string[..string.len() - 1];
+            proptest::prop_assert!(value_end(open.as_bytes(), 0).is_err());
         }
 
         #[test]

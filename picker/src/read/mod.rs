@@ -4,6 +4,7 @@
 //! duplicate members the last counts, as in the engine (Python's json). The one exception is `cache_salt`: a tenant's
 //! isolation hangs on it, so two of them are reported and the front refuses the request.
 
+mod escape;
 pub mod json;
 
 pub use json::Broken;
@@ -74,6 +75,15 @@ macro_rules! members {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Member {
             $(#[doc = concat!("`", $name, "`")] $variant),*
+        }
+
+        impl Member {
+            fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
         }
 
         const NAMES: &[&str] = &[$($name),*];
@@ -164,7 +174,12 @@ impl<'a> Body<'a> {
 }
 
 impl Member {
+    /// By the raw key. An escaped one is looked for name by name.
     fn of(key: &[u8]) -> Option<Self> {
-        NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place])
+        let plain = key.get(1..key.len() - 1).and_then(|name| std::str::from_utf8(name).ok())?;
+        if plain.contains('\\') {
+            return NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place]);
+        }
+        Self::named(plain)
     }
 }

@@ -28,7 +28,7 @@ impl Bytes {
 
 impl Tokenizer for Bytes {
     fn tag(&mut self, tag: Tag) {
-        self.cutter.push(&[tag as u8]);
+        self.cutter.push_byte(tag as u8);
     }
 
     fn text(&mut self, text: &[u8]) {
