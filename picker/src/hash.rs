@@ -83,6 +83,20 @@ impl Chain for Xxh3Chain {
     }
 }
 
+/// No chain: blocks stand as their contents' hashes, to be chained when a root is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchained;
+
+impl Chain for Unchained {
+    fn content(block: &[u8]) -> u64 {
+        Xxh3Chain::content(block)
+    }
+
+    fn join(content: u64, _parent: BlockHash) -> BlockHash {
+        BlockHash(content)
+    }
+}
+
 /// llm-d's chain, for differential tests: XXH64, seed 0, over (content, parent), both little-endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Xxh64Chain;
@@ -185,6 +199,25 @@ impl<C: Chain> Cutter<C> {
             self.link(C::content(&self.partial));
             self.partial.clear();
         }
+    }
+
+    /// Appends blocks of which only the contents' hashes are known, and the bytes after them.
+    ///
+    /// Whatever stood in the partial block is part of the first of them.
+    pub fn resume(&mut self, contents: &[u64], partial: &[u8]) {
+        self.partial.clear();
+        self.partial.extend_from_slice(partial);
+        contents.iter().for_each(|&content| self.link(content));
+    }
+
+    /// The blocks that are full.
+    pub fn blocks(&self) -> &[BlockHash] {
+        &self.blocks.hashes
+    }
+
+    /// The bytes that do not fill a block yet.
+    pub fn partial(&self) -> &[u8] {
+        &self.partial
     }
 
     /// Ends the current prompt; what is pushed next starts again from the root.

@@ -9,6 +9,7 @@
 
 mod media;
 
+use crate::memo::Section;
 use crate::read::{Api, Body, Broken, Member, json};
 use crate::tokens::{Tag, Tokenizer};
 
@@ -27,41 +28,63 @@ const TEXT_TYPES: [&str; 3] = ["text", "input_text", "output_text"];
 /// Returns whether there is a prompt at all: a body without one, or with one of a shape that no engine takes, gives
 /// `false`. Errors: JSON broken inside a value, or a list that mixes shapes. Cost: O(body), nothing allocated.
 pub fn render(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
-    let member = |member| body.member(member).filter(|raw| *raw != b"null");
-    let messages = member(Member::Messages);
     match api {
-        Api::Chat | Api::Messages => chat(member(Member::Tools), member(Member::System), messages, out),
-        Api::Completions => prompts(member(Member::Prompt), out),
-        Api::Responses => {
-            chat(member(Member::Tools), member(Member::Instructions), member(Member::Input), out)
+        Api::Completions => prompts(member(body, Member::Prompt), out),
+        Api::Embeddings if member(body, Member::Messages).is_none() => {
+            prompts(member(body, Member::Input), out)
         }
-        Api::Embeddings if messages.is_none() => prompts(member(Member::Input), out),
-        Api::Tokenize if messages.is_none() => prompts(member(Member::Prompt), out),
-        Api::Embeddings | Api::Tokenize => chat(member(Member::Tools), member(Member::System), messages, out),
+        Api::Tokenize if member(body, Member::Messages).is_none() => {
+            prompts(member(body, Member::Prompt), out)
+        }
         Api::Other => Ok(false),
+        _ => chat(api, body, out),
     }
 }
 
-fn chat(
-    tools: Option<&[u8]>,
-    system: Option<&[u8]>,
-    messages: Option<&[u8]>,
-    out: &mut impl Tokenizer,
-) -> Result<bool, Broken> {
-    let Some(messages) = messages else { return Ok(false) };
-    if let Some(tools) = tools.filter(|tools| !is_empty_list(tools)) {
-        out.tag(Tag::Tools);
-        json::compact(tools, |piece| out.json(piece));
-    }
-    if let Some(system) = system {
-        plain_message(b"system", system, out)?;
-    }
+fn member<'a>(body: &Body<'a>, member: Member) -> Option<&'a [u8]> {
+    body.member(member).filter(|raw| *raw != b"null")
+}
+
+fn chat(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
+    let Some(messages) = before_messages(api, body, out)? else { return Ok(false) };
     match messages.first() {
         Some(b'"') => plain_message(b"user", messages, out)?,
-        Some(b'[') => json::walk_elements(messages, |rest| message(rest, out))?,
-        _ => return Ok(system.is_some()),
+        Some(b'[') => match out.recall(Section::Messages) {
+            Some(known) => json::walk_more_elements(messages, known, |rest| message(rest, out))?,
+            None => json::walk_elements(messages, |rest| message(rest, out))?,
+        },
+        _ => return Ok(member(body, system_of(api)).is_some()),
     }
     Ok(true)
+}
+
+fn system_of(api: Api) -> Member {
+    if api == Api::Responses { Member::Instructions } else { Member::System }
+}
+
+/// Renders what comes before the messages; gives those, as raw JSON. Nothing if there are none.
+pub(crate) fn before_messages<'a>(
+    api: Api,
+    body: &Body<'a>,
+    out: &mut impl Tokenizer,
+) -> Result<Option<&'a [u8]>, Broken> {
+    let messages = if api == Api::Responses { Member::Input } else { Member::Messages };
+    let Some(messages) = member(body, messages) else { return Ok(None) };
+    if let Some(tools) = tools(body) {
+        out.tag(Tag::Tools);
+        if out.recall(Section::Tools).is_none() {
+            json::compact(tools, |piece| out.json(piece));
+        }
+    }
+    if let Some(system) = member(body, system_of(api)) {
+        plain_message(b"system", system, out)?;
+    }
+    Ok(Some(messages))
+}
+
+/// The tools, as raw JSON, if there are any.
+pub(crate) fn tools<'a>(body: &Body<'a>) -> Option<&'a [u8]> {
+    member(body, Member::Tools).filter(|tools| !is_empty_list(tools))
 }
 
 fn is_empty_list(raw: &[u8]) -> bool {
@@ -80,7 +103,7 @@ fn plain_message(role: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<()
 const OTHERS_KEPT: usize = 4;
 
 /// The message, or the item of a Responses input, that begins at `text[0]`; gives its length.
-fn message(text: &[u8], out: &mut impl Tokenizer) -> Result<usize, Broken> {
+pub(crate) fn message(text: &[u8], out: &mut impl Tokenizer) -> Result<usize, Broken> {
     out.tag(Tag::Message);
     if text.first() != Some(&b'{') {
         let end = json::value_end(text, 0)?;

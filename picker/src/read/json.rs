@@ -29,6 +29,17 @@ pub fn each_member<'a>(
     text: &'a [u8],
     mut member: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Broken>,
 ) -> Result<usize, Broken> {
+    walk_members(text, |key, rest| {
+        let end = value_end(rest, 0)?;
+        member(key, &rest[..end]).map(|()| end)
+    })
+}
+
+/// The same, but `member` is given the text from the value on, and says how long the value is.
+pub fn walk_members<'a>(
+    text: &'a [u8],
+    mut member: impl FnMut(&'a [u8], &'a [u8]) -> Result<usize, Broken>,
+) -> Result<usize, Broken> {
     let mut at = open(text, b'{', "an object")?;
     if text.get(at) == Some(&b'}') {
         return Ok(at + 1);
@@ -40,9 +51,8 @@ pub fn each_member<'a>(
             return broken("a colon");
         }
         at = space(text, at + 1);
-        let value = at..value_end(text, at)?;
-        member(&text[key], &text[value.clone()])?;
-        at = space(text, value.end);
+        at += member(&text[key], &text[at..])?;
+        at = space(text, at);
         match text.get(at) {
             Some(b',') => at = space(text, at + 1),
             Some(b'}') => return Ok(at + 1),
@@ -62,24 +72,33 @@ pub fn each_element<'a>(
     })
 }
 
-/// Calls `element` with the text from each element of the array at `text[0]` on; it says how long the element is.
-/// For elements that are walked anyway: nothing is searched twice.
+/// The same, but `element` is given the text from the element on, and says how long the element is.
 pub fn walk_elements<'a>(
     text: &'a [u8],
     mut element: impl FnMut(&'a [u8]) -> Result<usize, Broken>,
 ) -> Result<(), Broken> {
-    let mut at = open(text, b'[', "an array")?;
+    let at = open(text, b'[', "an array")?;
     if text.get(at) == Some(&b']') {
         return Ok(());
     }
+    let end = at + element(&text[at..])?;
+    walk_more_elements(text, end, element)
+}
+
+/// Goes on behind the element that ends at `at`.
+pub fn walk_more_elements<'a>(
+    text: &'a [u8],
+    mut at: usize,
+    mut element: impl FnMut(&'a [u8]) -> Result<usize, Broken>,
+) -> Result<(), Broken> {
     loop {
-        at += element(&text[at..])?;
         at = space(text, at);
         match text.get(at) {
             Some(b',') => at = space(text, at + 1),
             Some(b']') => return Ok(()),
             _ => return broken("a comma or the array's end"),
         }
+        at += element(&text[at..])?;
     }
 }
 
@@ -145,7 +164,7 @@ fn open(text: &[u8], bracket: u8, wanted: &'static str) -> Result<usize, Broken>
 pub fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
     match text.get(at) {
         Some(b'"') => string_end(text, at),
-        Some(b'{' | b'[') => container_end(text, at),
+        Some(b'{' | b'[') => container_end(text, at, 0),
         Some(b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => {
             let scalar = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
             Ok(text[at..].iter().position(|byte| !scalar(byte)).map_or(text.len(), |length| at + length))
@@ -190,9 +209,10 @@ fn closes(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&byte| byte == b'\\').count().is_multiple_of(2)
 }
 
+/// Where the array or object ends of which `depth` brackets are open at `at`.
+///
 /// Brackets are counted, not matched: `[}` passes here and fails at the engine.
-fn container_end(text: &[u8], mut at: usize) -> Result<usize, Broken> {
-    let mut depth = 0usize;
+pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
     while let Some(&byte) = text.get(at) {
         match byte {
             b'"' => {
