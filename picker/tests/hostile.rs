@@ -289,7 +289,6 @@ fn big_picture() -> &'static str {
 /// Bodies that hurt where it is costly, `size` times a thing.
 fn piles(size: usize) -> Vec<(&'static str, String)> {
     let chat = |messages: &str| format!(r#"{{"model":"m","messages":[{messages}]}}"#);
-    let said = |text: String| chat(&format!(r#"{{"role":"user","content":"{text}"}}"#));
     vec![
         ("deep content", chat(&format!(r#"{{"content":{}{}}}"#, "[".repeat(size), "]".repeat(size)))),
         ("deep member", chat(&format!(r#"{{"x":{}1{}}}"#, r#"{"a":"#.repeat(size), "}".repeat(size)))),
@@ -302,6 +301,16 @@ fn piles(size: usize) -> Vec<(&'static str, String)> {
             "parts",
             chat(&format!(r#"{{"content":[{}]}}"#, vec![r#"{"type":"text","text":"x"}"#; size].join(","))),
         ),
+    ]
+    .into_iter()
+    .chain(escapes(size))
+    .collect()
+}
+
+/// One string of escapes.
+fn escapes(size: usize) -> Vec<(&'static str, String)> {
+    let said = |text: String| format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    vec![
         ("new lines", said(r"\n".repeat(size))),
         ("quotes", said(r#"\""#.repeat(size))),
         ("backslashes", said(r"\\".repeat(size))),
@@ -342,14 +351,24 @@ impl Tokenizer for Counted {
     }
 }
 
+fn counted(body: &str) -> Counted {
+    let mut out = Counted::default();
+    canonical::render(Api::Chat, &Body::read(body.as_bytes()).unwrap(), &mut out).unwrap();
+    out
+}
+
+/// Escapes are handed on by the kilobyte, not one by one.
+#[test]
+fn escapes_are_gathered() {
+    for (what, body) in escapes(100_000) {
+        let Counted { pieces, bytes } = counted(&body);
+        assert!(bytes >= 100_000 && pieces <= 10 + bytes / 900, "{what}: {bytes} bytes in {pieces} pieces");
+    }
+}
+
 /// Twice the body is twice the pieces and twice the bytes to hash, of which no body gives more than it has.
 #[test]
 fn what_is_hashed_grows_with_the_body() {
-    let counted = |body: &str| {
-        let mut out = Counted::default();
-        canonical::render(Api::Chat, &Body::read(body.as_bytes()).unwrap(), &mut out).unwrap();
-        out
-    };
     let size = 50_000;
     for ((what, one), (_, two)) in piles(size).into_iter().zip(piles(2 * size)) {
         let (one_counted, two_counted) = (counted(&one), counted(&two));

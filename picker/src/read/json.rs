@@ -106,6 +106,19 @@ pub fn walk_more_elements<'a>(
 pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     let mut from = 0;
     let mut at = 0;
+    while let Some(window) = raw[at..].first_chunk() {
+        let view = View::of(window);
+        let mut white = view.white();
+        while white != 0 {
+            let place = at + white.trailing_zeros() as usize;
+            if from < place {
+                text(&raw[from..place]);
+            }
+            from = place + 1;
+            white &= white - 1;
+        }
+        at = view.next(raw, at).unwrap_or(raw.len());
+    }
     while at < raw.len() {
         match raw[at] {
             b'"' => at = string_end(raw, at).unwrap_or(raw.len()),
@@ -209,10 +222,36 @@ fn closes(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&byte| byte == b'\\').count().is_multiple_of(2)
 }
 
-/// Where the array or object ends of which `depth` brackets are open at `at`.
+/// Where the array or object ends of which `depth` brackets are open at `at`, outside of strings.
 ///
 /// Brackets are counted, not matched: `[}` passes here and fails at the engine.
 pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
+    while let Some(window) = text[at..].first_chunk() {
+        let view = View::of(window);
+        let (opened, closed) = (view.opened(), view.closed());
+        if closed.count_ones() as usize >= depth {
+            let mut brackets = opened | closed;
+            while brackets != 0 {
+                let place = brackets.trailing_zeros();
+                if opened >> place & 1 == 1 {
+                    depth += 1;
+                } else if depth <= 1 {
+                    return Ok(at + place as usize + 1);
+                } else {
+                    depth -= 1;
+                }
+                brackets &= brackets - 1;
+            }
+        } else {
+            depth = depth + opened.count_ones() as usize - closed.count_ones() as usize;
+        }
+        at = view.next(text, at)?;
+    }
+    container_end_near(text, at, depth)
+}
+
+/// The same for the last bytes of a text.
+fn container_end_near(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
     while let Some(&byte) = text.get(at) {
         match byte {
             b'"' => {
@@ -220,15 +259,71 @@ pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usi
                 continue;
             }
             b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => return Ok(at + 1),
             b'}' | b']' => depth -= 1,
             _ => {}
         }
         at += 1;
-        if depth == 0 {
-            return Ok(at);
-        }
     }
     broken("the end of an array or object")
+}
+
+/// A window that begins outside of strings, as far as it can be told what lies inside of them: up to a backslash, or
+/// to a string that goes on behind the window.
+struct View {
+    window: u8x32,
+    outside: u32,
+    known: usize,
+    /// Where a string begins that goes on behind what is known.
+    open_string: Option<usize>,
+}
+
+impl View {
+    #[inline]
+    fn of(window: &[u8; WINDOW]) -> Self {
+        let known = places(window, b'\\').trailing_zeros();
+        let quotes = places(window, b'"') & below(known);
+        let is_open = quotes.count_ones() % 2 == 1;
+        let open_string = is_open.then(|| quotes.ilog2());
+        // Each quote turns all bits from its own on: between an odd one and the next lies a string.
+        let inside = [1, 2, 4, 8, 16].into_iter().fold(quotes, |bits, step| bits ^ bits << step);
+        let outside = !inside & below(open_string.unwrap_or(known));
+        let open_string = open_string.map(|place| place as usize);
+        Self { window: u8x32::new(*window), outside, known: known as usize, open_string }
+    }
+
+    /// Where the next window begins: behind the string that was not known to its end, or behind what was known. A
+    /// backslash outside of strings is no JSON, and passed over.
+    #[inline]
+    fn next(&self, text: &[u8], at: usize) -> Result<usize, Broken> {
+        match self.open_string {
+            Some(start) => string_end(text, at + start),
+            None => Ok(at + (self.known + 1).min(WINDOW)),
+        }
+    }
+
+    fn is(&self, window: u8x32, byte: u8) -> u32 {
+        window.simd_eq(u8x32::splat(byte)).to_bitmask() & self.outside
+    }
+
+    /// `[` and `{` differ by one bit, as `]` and `}` do.
+    fn opened(&self) -> u32 {
+        self.is(self.window | u8x32::splat(b'[' ^ b'{'), b'{')
+    }
+
+    fn closed(&self) -> u32 {
+        self.is(self.window | u8x32::splat(b']' ^ b'}'), b'}')
+    }
+
+    fn white(&self) -> u32 {
+        [b' ', b'\n', b'\t', b'\r'].into_iter().fold(0, |white, byte| white | self.is(self.window, byte))
+    }
+}
+
+/// Ones below this place.
+#[inline]
+fn below(place: u32) -> u32 {
+    1u32.checked_shl(place).map_or(u32::MAX, |bit| bit - 1)
 }
 
 #[cfg(test)]
@@ -260,6 +355,20 @@ mod tests {
         assert!(value_end(&deep.as_bytes()[..deep.len() - 1], 0).is_err());
     }
 
+    /// The rule, as plain as can be. A string that does not end reaches to the end.
+    fn compacted_by_bytes(text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            let end = if text[at] == b'"' { string_end(text, at).unwrap_or(text.len()) } else { at + 1 };
+            if !matches!(text[at], b' ' | b'\t' | b'\n' | b'\r') {
+                out.extend_from_slice(&text[at..end]);
+            }
+            at = end;
+        }
+        out
+    }
+
     proptest::proptest! {
         /// Where serde_json reads an object, the scanner finds the same members.
         #[test]
@@ -287,6 +396,23 @@ mod tests {
             proptest::prop_assert_eq!(value_end(text.as_bytes(), 0), Ok(string.len()));
             let open = &string[..string.len() - 1];
             proptest::prop_assert!(value_end(open.as_bytes(), 0).is_err());
+        }
+
+        /// What lies outside of strings is found window by window as it is byte by byte.
+        #[test]
+        fn windows_see_what_bytes_show(
+            pieces in proptest::collection::vec(
+                proptest::prop_oneof![
+                    4 => r#"[\[\]{}:, \n1a]{1,9}"#, 2 => r#""([a\[\]{} ]|\\\\|\\"){0,9}""#, 1 => r#""[a {]{60}""#, 1 => r#"["\\]"#,
+                ],
+                0..30,
+            ),
+        ) {
+            let text = format!("[{}", pieces.concat());
+            proptest::prop_assert_eq!(container_end(text.as_bytes(), 0, 0), container_end_near(text.as_bytes(), 0, 0));
+            let mut compacted = Vec::new();
+            compact(text.as_bytes(), |piece| compacted.extend_from_slice(piece));
+            proptest::prop_assert_eq!(compacted, compacted_by_bytes(text.as_bytes()));
         }
 
         #[test]
