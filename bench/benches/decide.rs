@@ -10,9 +10,10 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use picker::belief::{EndpointId, Index, Order};
 use picker::chance::Draw;
-use picker::decide::{Ask, Rules, decide};
+use picker::decide::{Ask, Rules, decide, decide_recalling};
 use picker::hash::{BlockHash, Blocks, token_block_hashes};
 use picker::load::Load;
+use picker::memo::Memo;
 use picker::read::Api;
 use picker::score::Candidate;
 
@@ -72,6 +73,32 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
+/// The same decision where a memo knows all but the question.
+fn decisions_recalled(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("decide, system prompt in the memo");
+    let (index, candidates) = fleet(8);
+    for kilobytes in [2, 12, 128, 400] {
+        let memo = Memo::default();
+        let decided = |ask: &Ask<'_>| {
+            let (rules, draw) = (Rules::default(), Draw { seed: 0, turn: 0 });
+            let decision = decide_recalling(ask, Some(&memo), &candidates, &index, &rules, draw);
+            decision.expect("one salt at most")
+        };
+        for question in ["one", "two"] {
+            let body = chat(kilobytes * KIB, question);
+            let ask = Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" };
+            let decision = decided(&ask);
+            decision.commit(&index, EndpointId(3));
+            memo.learn(&ask, &Rules::default(), &decision.recall);
+        }
+        let body = chat(kilobytes * KIB, "What is new?");
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(BenchmarkId::new("8 endpoints", format!("{kilobytes} KB")), |bench| {
+            bench.iter(|| decided(&Ask { api: Api::Chat, body: black_box(body.as_bytes()), tenant: b"" }));
+        });
+    }
+}
+
 fn look_ups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("index");
     for (blocks, endpoints) in [(198u32, 8u32), (2_010, 64), (6_260, 8)] {
@@ -93,5 +120,5 @@ fn look_ups(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, decisions, look_ups);
+criterion_group!(benches, decisions, decisions_recalled, look_ups);
 criterion_main!(benches);

@@ -157,15 +157,15 @@ fn content(raw: &[u8], counts: impl Fn(&Part<'_>) -> bool, out: &mut impl Tokeni
         return value(raw, out);
     }
     let mut first = true;
-    json::each_element(raw, |raw| {
-        let part = Part::of(raw)?;
-        if !counts(&part) {
-            return Ok(());
+    json::walk_elements(raw, |rest| {
+        let (part, end) = Part::of(rest)?;
+        if counts(&part) {
+            if !std::mem::take(&mut first) {
+                out.tag(Tag::Part);
+            }
+            part.render(&rest[..end], out)?;
         }
-        if !std::mem::take(&mut first) {
-            out.tag(Tag::Part);
-        }
-        part.render(raw, out)
+        Ok(end)
     })
 }
 
@@ -178,23 +178,25 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(raw: &'a [u8]) -> Result<Self, Broken> {
-        if raw.first() != Some(&b'{') {
-            return Ok(Self::default());
+    /// The part that begins at `text[0]`, and where it ends.
+    fn of(text: &'a [u8]) -> Result<(Self, usize), Broken> {
+        if text.first() != Some(&b'{') {
+            return Ok((Self::default(), json::value_end(text, 0)?));
         }
-        let (mut part_type, mut text) = (&b"\"text\""[..], None);
-        json::each_member(raw, |key, value| {
+        let (mut part_type, mut said) = (&b"\"text\""[..], None);
+        let end = json::each_member(text, |key, value| {
             match key {
                 key if json::is_name(key, "type") => part_type = value,
-                key if json::is_name(key, "text") => text = Some(value),
+                key if json::is_name(key, "text") => said = Some(value),
                 _ => {}
             }
             Ok(())
         })?;
         if TEXT_TYPES.iter().any(|name| json::is_name(part_type, name)) {
-            return Ok(Self { text: text.filter(|text| text.first() == Some(&b'"')), media: None });
+            let text = said.filter(|text| text.first() == Some(&b'"'));
+            return Ok((Self { text, media: None }, end));
         }
-        Ok(Self { text: None, media: media::Kind::of(part_type) })
+        Ok((Self { text: None, media: media::Kind::of(part_type) }, end))
     }
 
     fn render(&self, raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {

@@ -105,20 +105,22 @@ pub fn walk_more_elements<'a>(
 /// Calls `text` with the pieces of a raw value that are not insignificant white space.
 pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     let mut from = 0;
-    let mut at = 0;
-    while let Some(window) = raw[at..].first_chunk() {
-        let view = View::of(window);
+    let mut walk = Walk::new(raw, 0);
+    while let Some(view) = walk.view() {
         let mut white = view.white();
         while white != 0 {
-            let place = at + white.trailing_zeros() as usize;
+            let place = walk.at + white.trailing_zeros() as usize;
             if from < place {
                 text(&raw[from..place]);
             }
             from = place + 1;
             white &= white - 1;
         }
-        at = view.next(raw, at).unwrap_or(raw.len());
+        if walk.pass(&view).is_err() {
+            return text(&raw[from..]);
+        }
     }
+    let mut at = walk.outside().unwrap_or(raw.len());
     while at < raw.len() {
         match raw[at] {
             b'"' => at = string_end(raw, at).unwrap_or(raw.len()),
@@ -193,13 +195,18 @@ fn string_end(text: &[u8], start: usize) -> Result<usize, Broken> {
     if text.get(start) != Some(&b'"') {
         return broken("a string");
     }
-    let mut from = start + 1;
+    string_rest_end(text, start + 1)
+}
+
+/// The same from a place inside of the string on, before which no backslash stands.
+fn string_rest_end(text: &[u8], start: usize) -> Result<usize, Broken> {
+    let mut from = start;
     let mut without = 0;
     while let Some(window) = text[from..].first_chunk() {
         let mut quotes = places(window, b'"');
         while quotes != 0 {
             let quote = from + quotes.trailing_zeros() as usize;
-            if closes(&text[start + 1..quote]) {
+            if closes(&text[start..quote]) {
                 return Ok(quote + 1);
             }
             quotes &= quotes - 1;
@@ -212,7 +219,7 @@ fn string_end(text: &[u8], start: usize) -> Result<usize, Broken> {
         }
     }
     let quotes = memchr::memchr_iter(b'"', &text[from..]).map(|at| from + at);
-    quotes.into_iter().find(|&quote| closes(&text[start + 1..quote])).map(|quote| quote + 1).ok_or(UNENDED)
+    quotes.into_iter().find(|&quote| closes(&text[start..quote])).map(|quote| quote + 1).ok_or(UNENDED)
 }
 
 /// Whether a quote after this much of a string closes it: an odd number of backslashes before it makes it text. Each
@@ -226,8 +233,8 @@ fn closes(before: &[u8]) -> bool {
 ///
 /// Brackets are counted, not matched: `[}` passes here and fails at the engine.
 pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
-    while let Some(window) = text[at..].first_chunk() {
-        let view = View::of(window);
+    let mut walk = Walk::new(text, at);
+    while let Some(view) = walk.view() {
         let (opened, closed) = (view.opened(), view.closed());
         if closed.count_ones() as usize >= depth {
             let mut brackets = opened | closed;
@@ -236,7 +243,7 @@ pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usi
                 if opened >> place & 1 == 1 {
                     depth += 1;
                 } else if depth <= 1 {
-                    return Ok(at + place as usize + 1);
+                    return Ok(walk.at + place as usize + 1);
                 } else {
                     depth -= 1;
                 }
@@ -245,8 +252,9 @@ pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usi
         } else {
             depth = depth + opened.count_ones() as usize - closed.count_ones() as usize;
         }
-        at = view.next(text, at)?;
+        walk.pass(&view)?;
     }
+    at = walk.outside()?;
     container_end_near(text, at, depth)
 }
 
@@ -268,37 +276,71 @@ fn container_end_near(text: &[u8], mut at: usize, mut depth: usize) -> Result<us
     broken("the end of an array or object")
 }
 
-/// A window that begins outside of strings, as far as it can be told what lies inside of them: up to a backslash, or
-/// to a string that goes on behind the window.
+/// Goes through a text window by window and keeps in mind whether it is in a string.
+struct Walk<'a> {
+    text: &'a [u8],
+    at: usize,
+    inside: bool,
+    /// Windows since the last quote.
+    without: usize,
+}
+
+impl<'a> Walk<'a> {
+    /// `at` lies outside of strings.
+    fn new(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, inside: false, without: 0 }
+    }
+
+    #[inline]
+    fn view(&self) -> Option<View> {
+        self.text[self.at..].first_chunk().map(|window| View::of(window, self.inside))
+    }
+
+    /// Goes on behind a view; a string with a backslash, or a long one, is passed at once.
+    #[inline]
+    fn pass(&mut self, view: &View) -> Result<(), Broken> {
+        self.without = if view.has_quotes { 0 } else { self.without + 1 };
+        self.at += view.known.min(WINDOW);
+        self.inside = view.inside_after;
+        if view.known < WINDOW && !self.inside {
+            // No JSON: passed over.
+            self.at += 1;
+        } else if self.inside && (view.known < WINDOW || self.without > 2) {
+            self.at = self.outside()?;
+            self.inside = false;
+        }
+        Ok(())
+    }
+
+    /// Where it is, or where the string ends in which it is.
+    fn outside(&self) -> Result<usize, Broken> {
+        if self.inside { string_rest_end(self.text, self.at) } else { Ok(self.at) }
+    }
+}
+
+/// Which bytes of a window lie outside of strings, as far as its first backslash.
 struct View {
     window: u8x32,
     outside: u32,
     known: usize,
-    /// Where a string begins that goes on behind what is known.
-    open_string: Option<usize>,
+    inside_after: bool,
+    has_quotes: bool,
 }
 
 impl View {
     #[inline]
-    fn of(window: &[u8; WINDOW]) -> Self {
+    fn of(window: &[u8; WINDOW], inside: bool) -> Self {
         let known = places(window, b'\\').trailing_zeros();
         let quotes = places(window, b'"') & below(known);
-        let is_open = quotes.count_ones() % 2 == 1;
-        let open_string = is_open.then(|| quotes.ilog2());
         // Each quote turns all bits from its own on: between an odd one and the next lies a string.
-        let inside = [1, 2, 4, 8, 16].into_iter().fold(quotes, |bits, step| bits ^ bits << step);
-        let outside = !inside & below(open_string.unwrap_or(known));
-        let open_string = open_string.map(|place| place as usize);
-        Self { window: u8x32::new(*window), outside, known: known as usize, open_string }
-    }
-
-    /// Where the next window begins: behind the string that was not known to its end, or behind what was known. A
-    /// backslash outside of strings is no JSON, and passed over.
-    #[inline]
-    fn next(&self, text: &[u8], at: usize) -> Result<usize, Broken> {
-        match self.open_string {
-            Some(start) => string_end(text, at + start),
-            None => Ok(at + (self.known + 1).min(WINDOW)),
+        let inside = [1, 2, 4, 8, 16].into_iter().fold(quotes, |bits, step| bits ^ bits << step)
+            ^ if inside { u32::MAX } else { 0 };
+        Self {
+            window: u8x32::new(*window),
+            outside: !inside & below(known),
+            known: known as usize,
+            inside_after: inside >> (WINDOW - 1) == 1,
+            has_quotes: quotes != 0,
         }
     }
 
