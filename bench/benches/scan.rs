@@ -49,6 +49,8 @@ fn chat(bytes: usize, messages: usize) -> String {
     format!(r#"{{"model":"m","messages":[{messages}],"max_tokens":16}}"#)
 }
 
+type Reader = fn(&[u8]) -> Blocks;
+
 fn own(body: &[u8]) -> Blocks {
     let read = Body::read(body).expect("a chat");
     let root = identity::root(&read, b"").expect("no broken escape");
@@ -110,7 +112,7 @@ fn scans(criterion: &mut Criterion) {
     for (kilobytes, messages) in [(2, 1), (12, 1), (12, 6), (128, 1), (128, 60), (400, 1), (400, 190)] {
         let body = chat(kilobytes * KIB, messages);
         group.throughput(Throughput::Bytes(body.len() as u64));
-        let readers: [(&str, fn(&[u8]) -> Blocks); 3] =
+        let readers: [(&str, Reader); 3] =
             [("own", own), ("serde_json", by_serde_json), ("sonic-rs", by_sonic_rs)];
         for (name, read) in readers {
             assert_eq!(
