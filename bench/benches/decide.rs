@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bench::content::bodies::{Fleet, KILOBYTE, chat, conversation, plain};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use picker::memo::Memo;
 
 type Body = fn(usize, &str) -> String;
 
@@ -37,6 +38,23 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
+/// The same decision where a memo knows all but the question.
+fn decisions_recalled(criterion: &mut Criterion) {
+    let fleet = Fleet::new(8);
+    let mut group = criterion.benchmark_group("decide/system prompt in the memo/8 endpoints");
+    for kilobytes in [2, 12, 128, 400] {
+        let memo = Memo::default();
+        for question in ["one", "two"] {
+            fleet.recall(&memo, &chat(kilobytes * KILOBYTE, question));
+        }
+        let asked = chat(kilobytes * KILOBYTE, "What is new?");
+        group.throughput(Throughput::Bytes(asked.len() as u64));
+        group.bench_function(BenchmarkId::from_parameter(format!("{kilobytes} KB")), |bench| {
+            bench.iter(|| fleet.decide_recalling(Some(&memo), black_box(&asked)));
+        });
+    }
+}
+
 fn short() -> Criterion {
     Criterion::default()
         .sample_size(20)
@@ -44,5 +62,5 @@ fn short() -> Criterion {
         .measurement_time(Duration::from_secs(1))
 }
 
-criterion_group! { name = benches; config = short(); targets = decisions }
+criterion_group! { name = benches; config = short(); targets = decisions, decisions_recalled }
 criterion_main!(benches);

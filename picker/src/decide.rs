@@ -8,10 +8,11 @@ use crate::canonical;
 use crate::chance::Draw;
 use crate::hash::{BlockHash, BlockSize, Blocks};
 use crate::identity;
+use crate::memo::{Known, Memo, Recall, Section};
 use crate::policy::Policy;
-use crate::read::{Api, Body, Broken, Unreadable};
+use crate::read::{Api, Beginning, Body, Broken, Unreadable};
 use crate::score::{Candidate, View, Weighted};
-use crate::tokens::bytes::Bytes;
+use crate::tokens::bytes::{Bytes, Knowns};
 use crate::tokens::words::Words;
 use crate::tokens::{Kind, Tokenizer};
 
@@ -104,6 +105,8 @@ pub struct Decision {
     pub scorers: &'static [Weighted],
     /// Unweighted scores: scorer by scorer, in the order of the candidates; `None` where a scorer left one out.
     scores: Vec<Option<f64>>,
+    /// What of the body was known before it came, for [`Memo::learn`].
+    pub recall: Recall,
     /// Whether the engine keeps the prompt once it has answered.
     fills_cache: bool,
 }
@@ -119,7 +122,20 @@ pub fn decide(
     rules: &Rules,
     draw: Draw,
 ) -> Result<Decision, Refusal> {
-    let asked = Asked::read(ask, rules)?;
+    decide_recalling(ask, None, candidates, index, rules, draw)
+}
+
+/// The same decision, sooner where `memo` knows how the prompt begins. It changes nothing; the caller may have it
+/// learn from [`Decision::recall`].
+pub fn decide_recalling(
+    ask: &Ask<'_>,
+    memo: Option<&Memo>,
+    candidates: &[Candidate],
+    index: &Index,
+    rules: &Rules,
+    draw: Draw,
+) -> Result<Decision, Refusal> {
+    let asked = Asked::read(ask, memo, rules)?;
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
     let total = asked.blocks.total() as u32;
     let fills_cache = ask.api.fills_cache();
@@ -135,8 +151,8 @@ pub fn decide(
     let totals = totals(rules.policy, scorers, &scores, &view);
     let choices = rank(rules.policy, &totals, &view, draw);
     let cold = cold && total > 0;
-    let Asked { blocks, reading, model, stream } = asked;
-    Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, fills_cache })
+    let Asked { blocks, reading, model, stream, recall } = asked;
+    Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, recall, fills_cache })
 }
 
 impl Decision {
@@ -177,34 +193,65 @@ struct Asked {
     reading: Reading,
     model: Option<String>,
     stream: bool,
+    recall: Recall,
 }
 
 impl Asked {
-    fn read(ask: &Ask<'_>, rules: &Rules) -> Result<Self, Refusal> {
-        let nothing = |reading| Self { blocks: Blocks::default(), reading, model: None, stream: false };
+    fn read(ask: &Ask<'_>, memo: Option<&Memo>, rules: &Rules) -> Result<Self, Refusal> {
+        let nothing = |reading| Self {
+            blocks: Blocks::default(),
+            reading,
+            model: None,
+            stream: false,
+            recall: Recall::default(),
+        };
         if ask.api == Api::Other {
             return Ok(nothing(Reading::NoPrompt));
         }
-        let body = match Body::read(ask.body) {
+        let memo = memo.filter(|_| rules.tokenizer == Kind::Bytes);
+        let (mut known, mut recall) = (Knowns::default(), Recall::default());
+        let body = match read_body(ask, memo, &mut known, &mut recall) {
             Ok(body) => body,
             Err(unreadable) => return Ok(nothing(Reading::Unreadable(unreadable))),
         };
         if body.duplicate_salt {
             return Err(Refusal::DuplicateSalt);
         }
-        let (blocks, reading) = match blocks(ask, &body, rules) {
+        let (blocks, reading) = match blocks(ask, &body, &known, rules) {
             Ok(Some(blocks)) => (blocks, Reading::Prompt),
             Ok(None) => (Blocks::default(), Reading::NoPrompt),
             Err(broken) => (Blocks::default(), Reading::Unreadable(broken.into())),
         };
-        Ok(Self { blocks, reading, model: body.model(MODEL_BYTES_MAX), stream: body.stream() })
+        Ok(Self { blocks, reading, model: body.model(MODEL_BYTES_MAX), stream: body.stream(), recall })
     }
 }
 
-fn blocks(ask: &Ask<'_>, body: &Body<'_>, rules: &Rules) -> Result<Option<Blocks>, Broken> {
+/// The members; `known` and `recall` then say what the memo knows of those that count.
+fn read_body<'a>(
+    ask: &Ask<'a>,
+    memo: Option<&Memo>,
+    known: &mut Knowns,
+    recall: &mut Recall,
+) -> Result<Body<'a>, Unreadable> {
+    let Some(memo) = memo else { return Body::read(ask.body) };
+    let body = Body::read_but(ask.body, |member, text| {
+        let section = Section::of(ask.api, member)?;
+        let found = &mut known[section as usize];
+        *found = if text.first() == Some(&b'[') { memo.find(section, ask.tenant, text) } else { None };
+        recall.begins(section, ask.body.len() - text.len(), found.as_ref().map_or(0, Known::bytes));
+        found.as_ref().map(|known| Beginning { bytes: known.bytes(), is_whole: section == Section::Tools })
+    })?;
+    recall.ends(ask.api, &body);
+    Ok(body)
+}
+
+fn blocks(ask: &Ask<'_>, body: &Body<'_>, known: &Knowns, rules: &Rules) -> Result<Option<Blocks>, Broken> {
     let root = identity::root(body, ask.tenant)?;
     match rules.tokenizer {
-        Kind::Bytes => render(ask.api, body, Bytes::new(root, rules.block, ask.body.len())),
+        Kind::Bytes => {
+            let bytes = Bytes::new(root, rules.block, ask.body.len());
+            render(ask.api, body, bytes.knowing(known))
+        }
         Kind::Words => render(ask.api, body, Words::new(words_root(root), rules.block)),
     }
 }

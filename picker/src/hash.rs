@@ -83,6 +83,20 @@ impl Chain for Xxh3Chain {
     }
 }
 
+/// No chain: blocks stand as their contents' hashes, to be chained when a root is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Unchained;
+
+impl Chain for Unchained {
+    fn content(block: &[u8]) -> u64 {
+        Xxh3Chain::content(block)
+    }
+
+    fn join(content: u64, _parent: BlockHash) -> BlockHash {
+        BlockHash(content)
+    }
+}
+
 /// llm-d's chain, for differential tests: XXH64, seed 0, over (content, parent), both little-endian.
 #[derive(Clone, Copy, Debug)]
 pub struct Xxh64Chain;
@@ -160,21 +174,50 @@ impl<C: Chain> Cutter<C> {
 
     /// Appends bytes of the current prompt.
     pub fn push(&mut self, mut bytes: &[u8]) {
+        let wanted = self.block_bytes - self.partial.len();
+        if bytes.len() < wanted {
+            return self.partial.extend_from_slice(bytes);
+        }
         if !self.partial.is_empty() {
-            let wanted = (self.block_bytes - self.partial.len()).min(bytes.len());
             let (now, rest) = bytes.split_at(wanted);
             self.partial.extend_from_slice(now);
+            self.link(C::content(&self.partial));
+            self.partial.clear();
             bytes = rest;
-            if self.partial.len() == self.block_bytes {
-                self.link(C::content(&self.partial));
-                self.partial.clear();
-            }
         }
         let mut whole = bytes.chunks_exact(self.block_bytes);
         for block in &mut whole {
             self.link(C::content(block));
         }
         self.partial.extend_from_slice(whole.remainder());
+    }
+
+    /// Appends one byte of the current prompt.
+    pub fn push_byte(&mut self, byte: u8) {
+        self.partial.push(byte);
+        if self.partial.len() == self.block_bytes {
+            self.link(C::content(&self.partial));
+            self.partial.clear();
+        }
+    }
+
+    /// Appends blocks of which only the contents' hashes are known, and the bytes after them.
+    ///
+    /// Whatever stood in the partial block is part of the first of them.
+    pub fn resume(&mut self, contents: &[u64], partial: &[u8]) {
+        self.partial.clear();
+        self.partial.extend_from_slice(partial);
+        contents.iter().for_each(|&content| self.link(content));
+    }
+
+    /// The blocks that are full.
+    pub fn blocks(&self) -> &[BlockHash] {
+        &self.blocks.hashes
+    }
+
+    /// The bytes that do not fill a block yet.
+    pub fn partial(&self) -> &[u8] {
+        &self.partial
     }
 
     /// Ends the current prompt; what is pushed next starts again from the root.

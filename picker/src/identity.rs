@@ -4,7 +4,7 @@
 //! `cache_salt`, the same tenant and the same members that change what the chat template renders. Each part enters
 //! the root tagged and length-prefixed, so (ab, c) and (a, bc) differ and a salt is never taken for a model.
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hash::BlockHash;
 use crate::read::{Body, Broken, Member, json};
@@ -45,37 +45,46 @@ pub fn root(body: &Body<'_>, tenant: &[u8]) -> Result<BlockHash, Broken> {
 /// Collects the tagged, length-prefixed parts of an identity.
 #[derive(Default)]
 pub(crate) struct Root {
-    hash: Xxh3,
-    text: Vec<u8>,
+    parts: Vec<u8>,
 }
 
 impl Root {
     /// A part that is plain text.
     pub(crate) fn text(&mut self, tag: u8, text: &[u8]) {
-        self.hash.update(&[tag, b'"']);
-        self.hash.update(&(text.len() as u64).to_le_bytes());
-        self.hash.update(text);
+        let start = self.open([tag, b'"']);
+        self.parts.extend_from_slice(text);
+        self.close(start);
     }
 
     /// A part that is a member's raw JSON: strings unescaped, others without insignificant space.
     fn member(&mut self, tag: u8, raw: Option<&[u8]>) -> Result<(), Broken> {
         let Some(raw) = raw.filter(|raw| *raw != b"null") else { return Ok(()) };
-        let mut text = std::mem::take(&mut self.text);
-        text.clear();
-        if raw.first() == Some(&b'"') {
-            json::unescape(raw, |piece| text.extend_from_slice(piece))?;
-            self.text(tag, &text);
+        let is_text = raw.first() == Some(&b'"');
+        let start = self.open([tag, if is_text { b'"' } else { b'{' }]);
+        if is_text {
+            json::unescape(raw, |piece| self.parts.extend_from_slice(piece))?;
         } else {
-            json::compact(raw, |piece| text.extend_from_slice(piece));
-            self.hash.update(&[tag, b'{']);
-            self.hash.update(&(text.len() as u64).to_le_bytes());
-            self.hash.update(&text);
+            json::compact(raw, |piece| self.parts.extend_from_slice(piece));
         }
-        self.text = text;
+        self.close(start);
         Ok(())
     }
 
+    /// Begins a part, its length still open; gives where its bytes start.
+    fn open(&mut self, tag: [u8; 2]) -> usize {
+        self.parts.extend_from_slice(&tag);
+        self.parts.extend_from_slice(&[0; LENGTH_BYTES]);
+        self.parts.len()
+    }
+
+    fn close(&mut self, start: usize) {
+        let length = (self.parts.len() - start) as u64;
+        self.parts[start - LENGTH_BYTES..start].copy_from_slice(&length.to_le_bytes());
+    }
+
     pub(crate) fn finish(self) -> BlockHash {
-        BlockHash(self.hash.digest())
+        BlockHash(xxh3_64(&self.parts))
     }
 }
+
+const LENGTH_BYTES: usize = size_of::<u64>();

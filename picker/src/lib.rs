@@ -2,12 +2,12 @@
 //!
 //! The modules stand in the order in which a request meets them: [`read`] finds the members of the JSON body
 //! as spans, [`identity`] seeds the hash chain, [`canonical`] renders what the engine's template would see,
-//! [`tokens`] cuts that into blocks and [`hash`] chains them, [`belief`] says who holds how much, [`load`]
-//! is what the engines last reported, [`score`] weighs, [`policy`] names the presets and [`mod@decide`] is the one
-//! function that does it all.
+//! [`tokens`] cuts that into blocks and [`hash`] chains them ([`memo`] spares all this where it can), [`belief`] says
+//! who holds how much, [`load`] is what the engines last reported, [`score`] weighs, [`policy`] names the presets and
+//! [`mod@decide`] is the one function that does it all.
 //!
-//! Everything here is a pure function of its arguments and of one shared [`belief::Index`]. Never here:
-//! sockets, clocks, async, logs.
+//! Everything here is a pure function of its arguments and of one shared [`belief::Index`]; the memo changes only how
+//! long it takes. Never here: sockets, clocks, async, logs.
 
 pub mod belief;
 pub mod canonical;
@@ -16,9 +16,10 @@ pub mod decide;
 pub mod hash;
 pub mod identity;
 pub mod load;
+pub mod memo;
 pub mod policy;
 pub mod read;
 pub mod score;
 pub mod tokens;
 
-pub use decide::{Ask, Decision, Refusal, Rules, decide};
+pub use decide::{Ask, Decision, Refusal, Rules, decide, decide_recalling};

@@ -343,3 +343,20 @@ fn words_see_contents_only() {
     ));
     assert_eq!(found, plain);
 }
+
+/// A message may have more members than are kept from one walk over it.
+#[test]
+fn many_members_of_a_message_count_like_few() {
+    let message = |values: &[usize]| {
+        let members = values.iter().enumerate().map(|(place, value)| format!(r#""m{place}":{value},"#));
+        chat(&format!(r#"[{{{}"role":"user","content":"hi"}}]"#, members.collect::<String>()))
+    };
+    for count in 1..10 {
+        let plain = vec![0; count];
+        let mut other = plain.clone();
+        other[count - 1] = 1;
+        assert_eq!(message(&plain), message(&plain));
+        assert_ne!(message(&plain), message(&other), "member {count}");
+        assert_ne!(message(&plain), message(&plain[1..]), "{count} members");
+    }
+}

@@ -3,8 +3,9 @@
 use picker::Decision;
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
-use picker::decide::{Ask, Rules, decide};
+use picker::decide::{Ask, Rules, decide_recalling};
 use picker::load::Load;
+use picker::memo::Memo;
 use picker::read::Api;
 use picker::score::Candidate;
 
@@ -85,15 +86,30 @@ impl Fleet {
 
     /// What the router does with a body before it forwards it.
     pub fn decide(&self, body: &str) -> Decision {
-        let ask = Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" };
-        decide(&ask, &self.candidates, &self.index, &Rules::default(), Draw { seed: 0, turn: 0 })
+        self.decide_recalling(None, body)
+    }
+
+    /// The same with a memo.
+    pub fn decide_recalling(&self, memo: Option<&Memo>, body: &str) -> Decision {
+        let (rules, draw) = (Rules::default(), Draw { seed: 0, turn: 0 });
+        decide_recalling(&ask(body), memo, &self.candidates, &self.index, &rules, draw)
             .expect("only a duplicate salt is refused")
+    }
+
+    /// Has a memo learn from a body, as the router does once the request is on its way.
+    pub fn recall(&self, memo: &Memo, body: &str) {
+        let decision = self.decide_recalling(Some(memo), body);
+        memo.learn(&ask(body), &Rules::default(), &decision.recall);
     }
 
     /// Makes a body's prompt known to the fourth endpoint.
     pub fn learn(&self, body: &str) {
         self.decide(body).commit(&self.index, EndpointId(3));
     }
+}
+
+fn ask(body: &str) -> Ask<'_> {
+    Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 mod media;
 
+use crate::memo::Section;
 use crate::read::{Api, Body, Broken, Member, json};
 use crate::tokens::{Tag, Tokenizer};
 
@@ -27,41 +28,63 @@ const TEXT_TYPES: [&str; 3] = ["text", "input_text", "output_text"];
 /// Returns whether there is a prompt at all: a body without one, or with one of a shape that no engine takes, gives
 /// `false`. Errors: JSON broken inside a value, or a list that mixes shapes. Cost: O(body), nothing allocated.
 pub fn render(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
-    let member = |member| body.member(member).filter(|raw| *raw != b"null");
-    let messages = member(Member::Messages);
     match api {
-        Api::Chat | Api::Messages => chat(member(Member::Tools), member(Member::System), messages, out),
-        Api::Completions => prompts(member(Member::Prompt), out),
-        Api::Responses => {
-            chat(member(Member::Tools), member(Member::Instructions), member(Member::Input), out)
+        Api::Completions => prompts(member(body, Member::Prompt), out),
+        Api::Embeddings if member(body, Member::Messages).is_none() => {
+            prompts(member(body, Member::Input), out)
         }
-        Api::Embeddings if messages.is_none() => prompts(member(Member::Input), out),
-        Api::Tokenize if messages.is_none() => prompts(member(Member::Prompt), out),
-        Api::Embeddings | Api::Tokenize => chat(member(Member::Tools), member(Member::System), messages, out),
+        Api::Tokenize if member(body, Member::Messages).is_none() => {
+            prompts(member(body, Member::Prompt), out)
+        }
         Api::Other => Ok(false),
+        _ => chat(api, body, out),
     }
 }
 
-fn chat(
-    tools: Option<&[u8]>,
-    system: Option<&[u8]>,
-    messages: Option<&[u8]>,
-    out: &mut impl Tokenizer,
-) -> Result<bool, Broken> {
-    let Some(messages) = messages else { return Ok(false) };
-    if let Some(tools) = tools.filter(|tools| !is_empty_list(tools)) {
-        out.tag(Tag::Tools);
-        json::compact(tools, |piece| out.json(piece));
-    }
-    if let Some(system) = system {
-        plain_message(b"system", system, out)?;
-    }
+fn member<'a>(body: &Body<'a>, member: Member) -> Option<&'a [u8]> {
+    body.member(member).filter(|raw| *raw != b"null")
+}
+
+fn chat(api: Api, body: &Body<'_>, out: &mut impl Tokenizer) -> Result<bool, Broken> {
+    let Some(messages) = before_messages(api, body, out)? else { return Ok(false) };
     match messages.first() {
         Some(b'"') => plain_message(b"user", messages, out)?,
-        Some(b'[') => json::each_element(messages, |raw| message(raw, out))?,
-        _ => return Ok(system.is_some()),
+        Some(b'[') => match out.recall(Section::Messages) {
+            Some(known) => json::walk_more_elements(messages, known, |rest| message(rest, out))?,
+            None => json::walk_elements(messages, |rest| message(rest, out))?,
+        },
+        _ => return Ok(member(body, system_of(api)).is_some()),
     }
     Ok(true)
+}
+
+fn system_of(api: Api) -> Member {
+    if api == Api::Responses { Member::Instructions } else { Member::System }
+}
+
+/// Renders what comes before the messages; gives those, as raw JSON. Nothing if there are none.
+pub(crate) fn before_messages<'a>(
+    api: Api,
+    body: &Body<'a>,
+    out: &mut impl Tokenizer,
+) -> Result<Option<&'a [u8]>, Broken> {
+    let messages = if api == Api::Responses { Member::Input } else { Member::Messages };
+    let Some(messages) = member(body, messages) else { return Ok(None) };
+    if let Some(tools) = tools(body) {
+        out.tag(Tag::Tools);
+        if out.recall(Section::Tools).is_none() {
+            json::compact(tools, |piece| out.json(piece));
+        }
+    }
+    if let Some(system) = member(body, system_of(api)) {
+        plain_message(b"system", system, out)?;
+    }
+    Ok(Some(messages))
+}
+
+/// The tools, as raw JSON, if there are any.
+pub(crate) fn tools<'a>(body: &Body<'a>) -> Option<&'a [u8]> {
+    member(body, Member::Tools).filter(|tools| !is_empty_list(tools))
 }
 
 fn is_empty_list(raw: &[u8]) -> bool {
@@ -76,29 +99,44 @@ fn plain_message(role: &[u8], raw: &[u8], out: &mut impl Tokenizer) -> Result<()
     content(raw, |part| !part.text.is_some_and(|text| text.starts_with(DROPPED_SYSTEM_TEXT)), out)
 }
 
-/// One message, or one item of a Responses input.
-fn message(raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {
+/// Members besides role and content that are kept from one walk over a message; one that has more is walked again.
+const OTHERS_KEPT: usize = 4;
+
+/// The message, or the item of a Responses input, that begins at `text[0]`; gives its length.
+pub(crate) fn message(text: &[u8], out: &mut impl Tokenizer) -> Result<usize, Broken> {
     out.tag(Tag::Message);
-    if raw.first() != Some(&b'{') {
-        return value(raw, out);
+    if text.first() != Some(&b'{') {
+        let end = json::value_end(text, 0)?;
+        return value(&text[..end], out).map(|()| end);
     }
-    let (mut role, mut text) = (None, None);
-    json::each_member(raw, |key, value| {
+    let (mut role, mut said) = (None, None);
+    let mut others: [(&[u8], &[u8]); OTHERS_KEPT] = Default::default();
+    let mut count = 0;
+    let end = json::each_member(text, |key, value| {
         match key {
             key if json::is_name(key, "role") => role = Some(value),
-            key if json::is_name(key, "content") => text = Some(value),
-            _ => {}
+            key if json::is_name(key, "content") => said = Some(value),
+            _ => {
+                if let Some(other) = others.get_mut(count) {
+                    *other = (key, value);
+                }
+                count += 1;
+            }
         }
         Ok(())
     })?;
     if let Some(role) = role {
         value(role, out)?;
     }
-    if let Some(text) = text {
+    if let Some(said) = said {
         out.tag(Tag::Content);
-        content(text, |_| true, out)?;
+        content(said, |_| true, out)?;
     }
-    json::each_member(raw, |key, raw| other_member(key, raw, out)).map(|_| ())
+    match others.get(..count) {
+        Some(others) => others.iter().try_for_each(|(key, raw)| other_member(key, raw, out))?,
+        None => drop(json::each_member(text, |key, raw| other_member(key, raw, out))?),
+    }
+    Ok(end)
 }
 
 /// A member besides role and content. A Responses message may say `"type":"message"` or leave it out.
@@ -119,15 +157,15 @@ fn content(raw: &[u8], counts: impl Fn(&Part<'_>) -> bool, out: &mut impl Tokeni
         return value(raw, out);
     }
     let mut first = true;
-    json::each_element(raw, |raw| {
-        let part = Part::of(raw)?;
-        if !counts(&part) {
-            return Ok(());
+    json::walk_elements(raw, |rest| {
+        let (part, end) = Part::of(rest)?;
+        if counts(&part) {
+            if !std::mem::take(&mut first) {
+                out.tag(Tag::Part);
+            }
+            part.render(&rest[..end], out)?;
         }
-        if !std::mem::take(&mut first) {
-            out.tag(Tag::Part);
-        }
-        part.render(raw, out)
+        Ok(end)
     })
 }
 
@@ -140,23 +178,25 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn of(raw: &'a [u8]) -> Result<Self, Broken> {
-        if raw.first() != Some(&b'{') {
-            return Ok(Self::default());
+    /// The part that begins at `text[0]`, and where it ends.
+    fn of(text: &'a [u8]) -> Result<(Self, usize), Broken> {
+        if text.first() != Some(&b'{') {
+            return Ok((Self::default(), json::value_end(text, 0)?));
         }
-        let (mut part_type, mut text) = (&b"\"text\""[..], None);
-        json::each_member(raw, |key, value| {
+        let (mut part_type, mut said) = (&b"\"text\""[..], None);
+        let end = json::each_member(text, |key, value| {
             match key {
                 key if json::is_name(key, "type") => part_type = value,
-                key if json::is_name(key, "text") => text = Some(value),
+                key if json::is_name(key, "text") => said = Some(value),
                 _ => {}
             }
             Ok(())
         })?;
         if TEXT_TYPES.iter().any(|name| json::is_name(part_type, name)) {
-            return Ok(Self { text: text.filter(|text| text.first() == Some(&b'"')), media: None });
+            let text = said.filter(|text| text.first() == Some(&b'"'));
+            return Ok((Self { text, media: None }, end));
         }
-        Ok(Self { text: None, media: media::Kind::of(part_type) })
+        Ok((Self { text: None, media: media::Kind::of(part_type) }, end))
     }
 
     fn render(&self, raw: &[u8], out: &mut impl Tokenizer) -> Result<(), Broken> {

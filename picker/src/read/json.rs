@@ -4,7 +4,10 @@
 //! costs a counter. It accepts all valid JSON; of invalid JSON it accepts some, which is harmless, since the engine
 //! refuses such a body and nobody's cache changes. Callers validate UTF-8 before (`read::Body`).
 
-use memchr::{memchr, memchr2};
+use memchr::memchr;
+use wide::u8x32;
+
+pub use super::escape::unescape;
 
 /// The text is not the JSON that was wanted. Holds no part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +17,9 @@ pub struct Broken {
     pub wanted: &'static str,
 }
 
-const fn broken<T>(wanted: &'static str) -> Result<T, Broken> {
+const UNENDED: Broken = Broken { wanted: "the string's end" };
+
+pub(super) const fn broken<T>(wanted: &'static str) -> Result<T, Broken> {
     Err(Broken { wanted })
 }
 
@@ -23,6 +28,17 @@ const fn broken<T>(wanted: &'static str) -> Result<T, Broken> {
 pub fn each_member<'a>(
     text: &'a [u8],
     mut member: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Broken>,
+) -> Result<usize, Broken> {
+    walk_members(text, |key, rest| {
+        let end = value_end(rest, 0)?;
+        member(key, &rest[..end]).map(|()| end)
+    })
+}
+
+/// The same, but `member` is given the text from the value on, and says how long the value is.
+pub fn walk_members<'a>(
+    text: &'a [u8],
+    mut member: impl FnMut(&'a [u8], &'a [u8]) -> Result<usize, Broken>,
 ) -> Result<usize, Broken> {
     let mut at = open(text, b'{', "an object")?;
     if text.get(at) == Some(&b'}') {
@@ -35,9 +51,8 @@ pub fn each_member<'a>(
             return broken("a colon");
         }
         at = space(text, at + 1);
-        let value = at..value_end(text, at)?;
-        member(&text[key], &text[value.clone()])?;
-        at = space(text, value.end);
+        at += member(&text[key], &text[at..])?;
+        at = space(text, at);
         match text.get(at) {
             Some(b',') => at = space(text, at + 1),
             Some(b'}') => return Ok(at + 1),
@@ -51,39 +66,61 @@ pub fn each_element<'a>(
     text: &'a [u8],
     mut element: impl FnMut(&'a [u8]) -> Result<(), Broken>,
 ) -> Result<(), Broken> {
-    let mut at = open(text, b'[', "an array")?;
+    walk_elements(text, |rest| {
+        let end = value_end(rest, 0)?;
+        element(&rest[..end]).map(|()| end)
+    })
+}
+
+/// The same, but `element` is given the text from the element on, and says how long the element is.
+pub fn walk_elements<'a>(
+    text: &'a [u8],
+    mut element: impl FnMut(&'a [u8]) -> Result<usize, Broken>,
+) -> Result<(), Broken> {
+    let at = open(text, b'[', "an array")?;
     if text.get(at) == Some(&b']') {
         return Ok(());
     }
+    let end = at + element(&text[at..])?;
+    walk_more_elements(text, end, element)
+}
+
+/// Goes on behind the element that ends at `at`.
+pub fn walk_more_elements<'a>(
+    text: &'a [u8],
+    mut at: usize,
+    mut element: impl FnMut(&'a [u8]) -> Result<usize, Broken>,
+) -> Result<(), Broken> {
     loop {
-        let value = at..value_end(text, at)?;
-        element(&text[value.clone()])?;
-        at = space(text, value.end);
+        at = space(text, at);
         match text.get(at) {
             Some(b',') => at = space(text, at + 1),
             Some(b']') => return Ok(()),
             _ => return broken("a comma or the array's end"),
         }
+        at += element(&text[at..])?;
     }
-}
-
-/// Calls `text` with the pieces of a raw string (quotes included), escapes resolved. A lone surrogate becomes
-/// its three bytes as if it were a character: Python accepts it, so it has to have a name here.
-pub fn unescape(raw: &[u8], mut text: impl FnMut(&[u8])) -> Result<(), Broken> {
-    let [b'"', inner @ .., b'"'] = raw else { return broken("a string") };
-    let mut rest = inner;
-    while let Some(run) = memchr(b'\\', rest) {
-        text(&rest[..run]);
-        rest = escape(&rest[run + 1..], &mut text)?;
-    }
-    text(rest);
-    Ok(())
 }
 
 /// Calls `text` with the pieces of a raw value that are not insignificant white space.
 pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     let mut from = 0;
-    let mut at = 0;
+    let mut walk = Walk::new(raw, 0);
+    while let Some(view) = walk.view() {
+        let mut white = view.white();
+        while white != 0 {
+            let place = walk.at + white.trailing_zeros() as usize;
+            if from < place {
+                text(&raw[from..place]);
+            }
+            from = place + 1;
+            white &= white - 1;
+        }
+        if walk.pass(&view).is_err() {
+            return text(&raw[from..]);
+        }
+    }
+    let mut at = walk.outside().unwrap_or(raw.len());
     while at < raw.len() {
         match raw[at] {
             b'"' => at = string_end(raw, at).unwrap_or(raw.len()),
@@ -98,17 +135,29 @@ pub fn compact(raw: &[u8], mut text: impl FnMut(&[u8])) {
     text(&raw[from..]);
 }
 
+/// Bytes that are looked at in one step.
+pub(super) const WINDOW: usize = 32;
+/// Windows that are searched one by one.
+const NEAR_WINDOWS: usize = 4;
+/// Where in the window `byte` stands: bit `i` for place `i`.
+#[inline]
+pub(super) fn places(window: &[u8; WINDOW], byte: u8) -> u32 {
+    u8x32::new(*window).simd_eq(u8x32::splat(byte)).to_bitmask()
+}
+
 /// The longest way to write one byte of a string: `\u0061`.
 pub const ESCAPE_BYTES: usize = 6;
 
 /// Whether a raw string, unescaped, is `name`. No allocation; O(name), however long the string.
 pub fn is_name(raw: &[u8], name: &str) -> bool {
-    if raw.len() < name.len() + 2 || raw.len() > name.len() * ESCAPE_BYTES + 2 {
-        return false;
-    }
-    if memchr(b'\\', raw).is_none() {
+    if raw.len() <= name.len() + 2 {
         return raw.len() == name.len() + 2 && &raw[1..raw.len() - 1] == name.as_bytes();
     }
+    raw.len() <= name.len() * ESCAPE_BYTES + 2 && memchr(b'\\', raw).is_some() && is_escaped_name(raw, name)
+}
+
+#[cold]
+fn is_escaped_name(raw: &[u8], name: &str) -> bool {
     let mut rest = Some(name.as_bytes());
     let whole = unescape(raw, |piece| rest = rest.and_then(|rest| rest.strip_prefix(piece)));
     whole.is_ok() && rest == Some(b"")
@@ -127,10 +176,10 @@ fn open(text: &[u8], bracket: u8, wanted: &'static str) -> Result<usize, Broken>
 }
 
 /// Where the value that begins at `at` ends.
-fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
+pub fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
     match text.get(at) {
         Some(b'"') => string_end(text, at),
-        Some(b'{' | b'[') => container_end(text, at),
+        Some(b'{' | b'[') => container_end(text, at, 0),
         Some(b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => {
             let scalar = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.');
             Ok(text[at..].iter().position(|byte| !scalar(byte)).map_or(text.len(), |length| at + length))
@@ -139,23 +188,78 @@ fn value_end(text: &[u8], at: usize) -> Result<usize, Broken> {
     }
 }
 
-fn string_end(text: &[u8], at: usize) -> Result<usize, Broken> {
-    if text.get(at) != Some(&b'"') {
+/// Where the string that begins at `start` ends: after the first quote that no backslash makes text.
+///
+/// Keys and code have a quote within a few windows; through long text a wider search is worth its call.
+fn string_end(text: &[u8], start: usize) -> Result<usize, Broken> {
+    if text.get(start) != Some(&b'"') {
         return broken("a string");
     }
-    let mut from = at + 1;
-    while let Some(found) = text.get(from..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
-        if text[from + found] == b'"' {
-            return Ok(from + found + 1);
-        }
-        from += found + 2;
-    }
-    broken("the string's end")
+    string_rest_end(text, start + 1)
 }
 
+/// The same from a place inside of the string on, before which no backslash stands.
+fn string_rest_end(text: &[u8], start: usize) -> Result<usize, Broken> {
+    let mut from = start;
+    let mut without = 0;
+    while let Some(window) = text[from..].first_chunk() {
+        let mut quotes = places(window, b'"');
+        while quotes != 0 {
+            let quote = from + quotes.trailing_zeros() as usize;
+            if closes(&text[start..quote]) {
+                return Ok(quote + 1);
+            }
+            quotes &= quotes - 1;
+            without = 0;
+        }
+        from += WINDOW;
+        without += 1;
+        if without > NEAR_WINDOWS {
+            from += memchr(b'"', &text[from..]).ok_or(UNENDED)?;
+        }
+    }
+    let quotes = memchr::memchr_iter(b'"', &text[from..]).map(|at| from + at);
+    quotes.into_iter().find(|&quote| closes(&text[start..quote])).map(|quote| quote + 1).ok_or(UNENDED)
+}
+
+/// Whether a quote after this much of a string closes it: an odd number of backslashes before it makes it text. Each
+/// run of backslashes is counted once.
+#[inline]
+fn closes(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|&&byte| byte == b'\\').count().is_multiple_of(2)
+}
+
+/// Where the array or object ends of which `depth` brackets are open at `at`, outside of strings.
+///
 /// Brackets are counted, not matched: `[}` passes here and fails at the engine.
-fn container_end(text: &[u8], mut at: usize) -> Result<usize, Broken> {
-    let mut depth = 0usize;
+pub fn container_end(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
+    let mut walk = Walk::new(text, at);
+    while let Some(view) = walk.view() {
+        let (opened, closed) = (view.opened(), view.closed());
+        if closed.count_ones() as usize >= depth {
+            let mut brackets = opened | closed;
+            while brackets != 0 {
+                let place = brackets.trailing_zeros();
+                if opened >> place & 1 == 1 {
+                    depth += 1;
+                } else if depth <= 1 {
+                    return Ok(walk.at + place as usize + 1);
+                } else {
+                    depth -= 1;
+                }
+                brackets &= brackets - 1;
+            }
+        } else {
+            depth = depth + opened.count_ones() as usize - closed.count_ones() as usize;
+        }
+        walk.pass(&view)?;
+    }
+    at = walk.outside()?;
+    container_end_near(text, at, depth)
+}
+
+/// The same for the last bytes of a text.
+fn container_end_near(text: &[u8], mut at: usize, mut depth: usize) -> Result<usize, Broken> {
     while let Some(&byte) = text.get(at) {
         match byte {
             b'"' => {
@@ -163,62 +267,105 @@ fn container_end(text: &[u8], mut at: usize) -> Result<usize, Broken> {
                 continue;
             }
             b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => return Ok(at + 1),
             b'}' | b']' => depth -= 1,
             _ => {}
         }
         at += 1;
-        if depth == 0 {
-            return Ok(at);
-        }
     }
     broken("the end of an array or object")
 }
 
-/// Resolves the escape whose backslash has been read; gives what follows it.
-fn escape<'a>(after: &'a [u8], text: &mut impl FnMut(&[u8])) -> Result<&'a [u8], Broken> {
-    let Some((&kind, rest)) = after.split_first() else { return broken("an escape") };
-    let plain = match kind {
-        b'"' | b'\\' | b'/' => kind,
-        b'n' => b'\n',
-        b't' => b'\t',
-        b'r' => b'\r',
-        b'b' => 8,
-        b'f' => 12,
-        b'u' => return unicode(rest, text),
-        _ => return broken("an escape"),
-    };
-    text(&[plain]);
-    Ok(rest)
+/// Goes through a text window by window and keeps in mind whether it is in a string.
+struct Walk<'a> {
+    text: &'a [u8],
+    at: usize,
+    inside: bool,
+    /// Windows since the last quote.
+    without: usize,
 }
 
-fn unicode<'a>(digits: &'a [u8], text: &mut impl FnMut(&[u8])) -> Result<&'a [u8], Broken> {
-    let (first, rest) = hex4(digits)?;
-    if let 0xD800..0xDC00 = first
-        && let Some(after) = rest.strip_prefix(b"\\u")
-        && let Ok((second @ 0xDC00..0xE000, rest)) = hex4(after)
-    {
-        wtf8(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00), text);
-        return Ok(rest);
+impl<'a> Walk<'a> {
+    /// `at` lies outside of strings.
+    fn new(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, inside: false, without: 0 }
     }
-    wtf8(first, text);
-    Ok(rest)
+
+    #[inline]
+    fn view(&self) -> Option<View> {
+        self.text[self.at..].first_chunk().map(|window| View::of(window, self.inside))
+    }
+
+    /// Goes on behind a view; a string with a backslash, or a long one, is passed at once.
+    #[inline]
+    fn pass(&mut self, view: &View) -> Result<(), Broken> {
+        self.without = if view.has_quotes { 0 } else { self.without + 1 };
+        self.at += view.known.min(WINDOW);
+        self.inside = view.inside_after;
+        if view.known < WINDOW && !self.inside {
+            // No JSON: passed over.
+            self.at += 1;
+        } else if self.inside && (view.known < WINDOW || self.without > 2) {
+            self.at = self.outside()?;
+            self.inside = false;
+        }
+        Ok(())
+    }
+
+    /// Where it is, or where the string ends in which it is.
+    fn outside(&self) -> Result<usize, Broken> {
+        if self.inside { string_rest_end(self.text, self.at) } else { Ok(self.at) }
+    }
 }
 
-fn hex4(digits: &[u8]) -> Result<(u32, &[u8]), Broken> {
-    let Some((digits, rest)) = digits.split_first_chunk::<4>() else { return broken("four hex digits") };
-    let digit = |byte: u8| (byte as char).to_digit(16).ok_or(Broken { wanted: "four hex digits" });
-    let value = digits.iter().try_fold(0, |value, &byte| Ok(value << 4 | digit(byte)?))?;
-    Ok((value, rest))
+/// Which bytes of a window lie outside of strings, as far as its first backslash.
+struct View {
+    window: u8x32,
+    outside: u32,
+    known: usize,
+    inside_after: bool,
+    has_quotes: bool,
 }
 
-/// UTF-8, and for a lone surrogate what UTF-8's rule would give.
-fn wtf8(code: u32, text: &mut impl FnMut(&[u8])) {
-    match char::from_u32(code) {
-        Some(c) => text(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        None => {
-            text(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8])
+impl View {
+    #[inline]
+    fn of(window: &[u8; WINDOW], inside: bool) -> Self {
+        let known = places(window, b'\\').trailing_zeros();
+        let quotes = places(window, b'"') & below(known);
+        // Each quote turns all bits from its own on: between an odd one and the next lies a string.
+        let inside = [1, 2, 4, 8, 16].into_iter().fold(quotes, |bits, step| bits ^ bits << step)
+            ^ if inside { u32::MAX } else { 0 };
+        Self {
+            window: u8x32::new(*window),
+            outside: !inside & below(known),
+            known: known as usize,
+            inside_after: inside >> (WINDOW - 1) == 1,
+            has_quotes: quotes != 0,
         }
     }
+
+    fn is(&self, window: u8x32, byte: u8) -> u32 {
+        window.simd_eq(u8x32::splat(byte)).to_bitmask() & self.outside
+    }
+
+    /// `[` and `{` differ by one bit, as `]` and `}` do.
+    fn opened(&self) -> u32 {
+        self.is(self.window | u8x32::splat(b'[' ^ b'{'), b'{')
+    }
+
+    fn closed(&self) -> u32 {
+        self.is(self.window | u8x32::splat(b']' ^ b'}'), b'}')
+    }
+
+    fn white(&self) -> u32 {
+        [b' ', b'\n', b'\t', b'\r'].into_iter().fold(0, |white, byte| white | self.is(self.window, byte))
+    }
+}
+
+/// Ones below this place.
+#[inline]
+fn below(place: u32) -> u32 {
+    1u32.checked_shl(place).map_or(u32::MAX, |bit| bit - 1)
 }
 
 #[cfg(test)]
@@ -226,31 +373,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-
-    fn unescaped(raw: &str) -> Result<Vec<u8>, Broken> {
-        let mut text = Vec::new();
-        unescape(raw.as_bytes(), |piece| text.extend_from_slice(piece)).map(|()| text)
-    }
-
-    #[test]
-    fn strings_lose_their_escapes() {
-        for (raw, text) in [
-            (r#""""#, &b""[..]),
-            (r#""plain""#, b"plain"),
-            (r#""a\/b\\\"\n\t\r\b\f""#, b"a/b\\\"\n\t\r\x08\x0c"),
-            (r#""\u00e9\u20AC""#, "é€".as_bytes()),
-            (r#""\ud83d\ude00""#, "😀".as_bytes()),
-            (r#""\u0000""#, b"\0"),
-            (r#""\ud83d""#, b"\xED\xA0\xBD"),
-            (r#""\udc00\ud800""#, b"\xED\xB0\x80\xED\xA0\x80"),
-            (r#""\ud83d\u0041""#, b"\xED\xA0\xBDA"),
-        ] {
-            assert_eq!(unescaped(raw).unwrap(), text, "{raw}");
-        }
-        for raw in [r#""\x""#, r#""\u12""#, r#""\u12g4""#, r#""\"#, "plain", ""] {
-            assert!(unescaped(raw).is_err(), "{raw}");
-        }
-    }
 
     #[test]
     fn compact_keeps_what_is_inside_strings() {
@@ -275,6 +397,20 @@ mod tests {
         assert!(value_end(&deep.as_bytes()[..deep.len() - 1], 0).is_err());
     }
 
+    /// The rule, as plain as can be. A string that does not end reaches to the end.
+    fn compacted_by_bytes(text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            let end = if text[at] == b'"' { string_end(text, at).unwrap_or(text.len()) } else { at + 1 };
+            if !matches!(text[at], b' ' | b'\t' | b'\n' | b'\r') {
+                out.extend_from_slice(&text[at..end]);
+            }
+            at = end;
+        }
+        out
+    }
+
     proptest::proptest! {
         /// Where serde_json reads an object, the scanner finds the same members.
         #[test]
@@ -286,6 +422,39 @@ mod tests {
                 let last = last.map(|raw| serde_json::from_slice::<serde_json::Value>(raw).unwrap());
                 proptest::prop_assert_eq!(last.as_ref(), wanted.get("a"));
             }
+        }
+
+        /// Every way that a string can end, at every place of a window.
+        #[test]
+        fn strings_end_at_their_first_free_quote(
+            pieces in proptest::collection::vec(
+                proptest::prop_oneof!["x{0,70}", "x{300}", r#"(\\\\|\\"){0,20}"#, r#"\\n"#, "é"],
+                0..12,
+            ),
+            after in r#"["\\x]{0,80}"#,
+        ) {
+            let string = format!("\"{}\"", pieces.concat());
+            let text = format!("{string}{after}");
+            proptest::prop_assert_eq!(value_end(text.as_bytes(), 0), Ok(string.len()));
+            let open = &string[..string.len() - 1];
+            proptest::prop_assert!(value_end(open.as_bytes(), 0).is_err());
+        }
+
+        /// What lies outside of strings is found window by window as it is byte by byte.
+        #[test]
+        fn windows_see_what_bytes_show(
+            pieces in proptest::collection::vec(
+                proptest::prop_oneof![
+                    4 => r#"[\[\]{}:, \n1a]{1,9}"#, 2 => r#""([a\[\]{} ]|\\\\|\\"){0,9}""#, 1 => r#""[a {]{60}""#, 1 => r#"["\\]"#,
+                ],
+                0..30,
+            ),
+        ) {
+            let text = format!("[{}", pieces.concat());
+            proptest::prop_assert_eq!(container_end(text.as_bytes(), 0, 0), container_end_near(text.as_bytes(), 0, 0));
+            let mut compacted = Vec::new();
+            compact(text.as_bytes(), |piece| compacted.extend_from_slice(piece));
+            proptest::prop_assert_eq!(compacted, compacted_by_bytes(text.as_bytes()));
         }
 
         #[test]

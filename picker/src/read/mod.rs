@@ -4,6 +4,7 @@
 //! duplicate members the last counts, as in the engine (Python's json). The one exception is `cache_salt`: a tenant's
 //! isolation hangs on it, so two of them are reported and the front refuses the request.
 
+mod escape;
 pub mod json;
 
 pub use json::Broken;
@@ -76,6 +77,15 @@ macro_rules! members {
             $(#[doc = concat!("`", $name, "`")] $variant),*
         }
 
+        impl Member {
+            fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+
         const NAMES: &[&str] = &[$($name),*];
         const MEMBERS: &[Member] = &[$(Member::$variant),*];
     };
@@ -112,6 +122,14 @@ pub struct Body<'a> {
     pub duplicate_salt: bool,
 }
 
+/// The beginning of an array that was read before, and is JSON and UTF-8.
+pub(crate) struct Beginning {
+    /// Its length: up to the end of an element that is an object, or of the array.
+    pub(crate) bytes: usize,
+    /// It is all of the array.
+    pub(crate) is_whole: bool,
+}
+
 /// A body that routing cannot read; the engine may see it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -126,19 +144,41 @@ pub enum Unreadable {
 impl<'a> Body<'a> {
     /// Finds the members. One pass over the text, no copy, no recursion; O(body).
     pub fn read(bytes: &'a [u8]) -> Result<Self, Unreadable> {
-        let text = simdutf8::basic::from_utf8(bytes).map_err(|_| Unreadable::Encoding)?;
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes();
+        Self::read_but(bytes, |_, _| None)
+    }
+
+    /// The same, but of a member's value `known` may say that so many bytes were read before: then they are neither
+    /// searched nor checked again.
+    pub(crate) fn read_but(
+        bytes: &'a [u8],
+        mut known: impl FnMut(Member, &'a [u8]) -> Option<Beginning>,
+    ) -> Result<Self, Unreadable> {
+        let mut unchecked = bytes;
+        let mut is_utf8 = true;
+        let mut check = |text: &[u8]| is_utf8 &= simdutf8::basic::from_utf8(text).is_ok();
+        let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         let text = &text[json::space(text, 0)..];
         let mut members = [None; NAMES.len()];
         let mut salts = 0;
-        let end = json::each_member(text, |key, value| {
-            if let Some(member) = Member::of(key) {
-                members[member as usize] = Some(value);
-                salts += usize::from(member == Member::CacheSalt);
-            }
-            Ok(())
-        })?;
-        if json::space(text, end) != text.len() {
+        let end = json::walk_members(text, |key, rest| {
+            let Some(member) = Member::of(key) else { return json::value_end(rest, 0) };
+            let end = match known(member, rest) {
+                None => json::value_end(rest, 0)?,
+                Some(Beginning { bytes, is_whole }) => {
+                    check(&unchecked[..unchecked.len() - rest.len()]);
+                    unchecked = &rest[bytes..];
+                    if is_whole { bytes } else { json::container_end(rest, bytes, 1)? }
+                }
+            };
+            members[member as usize] = Some(&rest[..end]);
+            salts += usize::from(member == Member::CacheSalt);
+            Ok(end)
+        });
+        check(unchecked);
+        if !is_utf8 {
+            return Err(Unreadable::Encoding);
+        }
+        if json::space(text, end?) != text.len() {
             return Err(Broken { wanted: "nothing after the object" }.into());
         }
         Ok(Self { members, duplicate_salt: salts > 1 })
@@ -164,7 +204,12 @@ impl<'a> Body<'a> {
 }
 
 impl Member {
+    /// By the raw key. An escaped one is looked for name by name.
     fn of(key: &[u8]) -> Option<Self> {
-        NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place])
+        let plain = key.get(1..key.len() - 1).and_then(|name| std::str::from_utf8(name).ok())?;
+        if plain.contains('\\') {
+            return NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place]);
+        }
+        Self::named(plain)
     }
 }

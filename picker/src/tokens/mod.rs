@@ -4,6 +4,7 @@ pub mod bytes;
 pub mod words;
 
 use crate::hash::Blocks;
+use crate::memo::Section;
 
 /// What a piece of a canonical prompt is. A tag is a byte that no UTF-8 text contains, so text can never be
 /// mistaken for structure, whatever it says.
@@ -51,6 +52,10 @@ pub trait Tokenizer {
     fn id(&mut self, id: u32);
     /// A media part.
     fn media(&mut self, media: Media);
+    /// Takes what is known of this section of the body; gives how many bytes of its JSON that was.
+    fn recall(&mut self, _section: Section) -> Option<usize> {
+        None
+    }
     /// The prompt ends and another, chained from the root again, follows.
     fn end_prompt(&mut self);
     /// All prompts have ended.
