@@ -221,3 +221,26 @@ async fn block_sizes_that_cannot_be_leave_the_default() {
     }
     assert_eq!(harness::client::exchange(router.admin, get("/healthz")).await.status(), 200);
 }
+
+/// A system prompt that comes again is known by its bytes; what is decided stays the same.
+#[tokio::test]
+async fn a_beginning_that_comes_again_is_known() {
+    let (_a, _b, router) = pair("").await;
+    let system = prompts::text(1, 20_000);
+    let asked = |question: &str| {
+        format!(
+            r#"{{"model":"m","messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{question}"}}]}}"#
+        )
+    };
+    let mut matched = Vec::new();
+    for question in ["one", "two", "three", "four"] {
+        matched.push(router.chat(asked(question)).await.matched());
+    }
+    assert_eq!(matched, [(0, 79), (78, 79), (78, 79), (78, 79)]);
+    let metrics = router.metrics().await;
+    let count =
+        |outcome: &str| figure(&metrics, &format!("prefixroute_memo_lookups_total{{outcome=\"{outcome}\""));
+    assert_eq!((count("hit"), count("miss")), (2.0, 2.0), "kept when it came twice");
+    assert!(figure(&metrics, "prefixroute_memo_bytes ") > 20_000.0);
+    assert_eq!(router.state().await["memo"]["hits"], 2);
+}

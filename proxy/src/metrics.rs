@@ -7,6 +7,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram, with_local_r
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use picker::belief::Memory;
 use picker::decide::Reading;
+use picker::memo::Memo;
 use picker::read::{Api, Unreadable};
 
 const DECISION: &str = "prefixroute_decision_seconds";
@@ -164,6 +165,12 @@ impl Metrics {
         self.handles.index_bytes_max.set(memory.bytes_max as f64);
     }
 
+    pub(crate) fn memo(&self, memo: &Memo) {
+        self.handles.memo_bytes.set(memo.bytes() as f64);
+        self.handles.memo[0].absolute(memo.hits());
+        self.handles.memo[1].absolute(memo.misses());
+    }
+
     pub(crate) fn retry(&self) {
         self.handles.retries.increment(1);
     }
@@ -179,6 +186,8 @@ struct Handles {
     first_byte: Histogram,
     index_bytes: Gauge,
     index_bytes_max: Gauge,
+    memo_bytes: Gauge,
+    memo: [Counter; 2],
 }
 
 impl Handles {
@@ -194,6 +203,9 @@ impl Handles {
             first_byte: histogram!(FIRST_BYTE),
             index_bytes: gauge!("prefixroute_index_bytes"),
             index_bytes_max: gauge!("prefixroute_index_bytes_max"),
+            memo_bytes: gauge!("prefixroute_memo_bytes"),
+            memo: ["hit", "miss"]
+                .map(|outcome| counter!("prefixroute_memo_lookups_total", "outcome" => outcome)),
         }
     }
 }
@@ -255,6 +267,14 @@ fn describe() {
     describe_gauge!(
         "prefixroute_index_bytes_max",
         "Bytes that the belief may take with the capacities as they are."
+    );
+    describe_gauge!(
+        "prefixroute_memo_bytes",
+        "Bytes of beginnings of prompts that are kept, 16 MiB at most."
+    );
+    describe_counter!(
+        "prefixroute_memo_lookups_total",
+        "Long lists of tools or messages, by whether their beginning was known."
     );
     describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");
     describe_counter!("prefixroute_endpoint_scrapes_total", "Scrapes of an endpoint's /metrics, by outcome.");

@@ -8,7 +8,9 @@ use arc_swap::ArcSwap;
 use config::Config;
 use picker::belief::{EndpointId, Index, JoinError};
 use picker::chance::Draw;
-use picker::decide::{Ask, Decision, Refusal, Rules, decide};
+use picker::decide::{Ask, Decision, Refusal, Rules, decide_recalling};
+use picker::memo::Memo;
+use picker::read::Api;
 use picker::score::Candidate;
 use tokio::sync::Semaphore;
 
@@ -33,6 +35,8 @@ pub(crate) struct Router {
     pub(crate) rules: Rules,
     pub(crate) fleet: ArcSwap<Fleet>,
     pub(crate) index: Index,
+    /// Beginnings of prompts that came before: makes decisions sooner, never other ones.
+    pub(crate) memo: Memo,
     /// Connections for requests.
     pub(crate) upstream: Upstream,
     /// Connections for scrapes: they live on another runtime.
@@ -79,6 +83,7 @@ impl Router {
             rules: Rules { policy: pool.policy, tokenizer: pool.index.tokenizer, block: pool.index.block },
             fleet: ArcSwap::from_pointee(fleet),
             index,
+            memo: Memo::default(),
             upstream: Upstream::new(timeouts.connect, timeouts.upstream_idle),
             scraper: Upstream::new(timeouts.connect, timeouts.upstream_idle),
             metrics,
@@ -130,7 +135,12 @@ impl Router {
         turn: u64,
     ) -> Result<Decision, Refusal> {
         let draw = Draw { seed: self.config.pool.seed, turn };
-        decide(ask, &candidates.list, &self.index, &self.rules, draw)
+        decide_recalling(ask, Some(&self.memo), &candidates.list, &self.index, &self.rules, draw)
+    }
+
+    /// Remembers how a request began that is on its way. Mostly next to nothing; now and then its body is read once more.
+    pub(crate) fn learn(&self, api: Api, body: &[u8], decision: &Decision) {
+        self.memo.learn(&Ask { api, body, tenant: b"" }, &self.rules, &decision.recall);
     }
 
     /// An endpoint that can be reached, whose figures are all unknown while others' are known, and that has nothing in

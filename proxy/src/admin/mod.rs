@@ -116,6 +116,7 @@ impl Admin {
             }
         }
         self.router.metrics.index(self.router.index.memory());
+        self.router.metrics.memo(&self.router.memo);
         Page { status: 200, content_type: "text/plain; version=0.0.4", body: self.router.metrics.render() }
     }
 

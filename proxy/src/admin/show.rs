@@ -39,6 +39,12 @@ pub(super) fn state(router: &Router) -> Value {
             "bytes": memory.bytes,
             "bytes_max": memory.bytes_max,
         },
+        "memo": {
+            "hits": router.memo.hits(),
+            "misses": router.memo.misses(),
+            "bytes": router.memo.bytes(),
+            "bytes_max": picker::memo::BYTES_MAX,
+        },
         "decisions": router.recent.map(|entry| recent(router, entry)),
     })
 }

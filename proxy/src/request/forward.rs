@@ -86,7 +86,11 @@ impl Forward<'_> {
         let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let first_byte = self.router.config.pool.timeouts.first_byte;
-        let exchange = self.router.upstream.exchange(connection, request, first_byte);
+        let (router, api) = (self.router, self.record.api);
+        let exchange = router.upstream.exchange(connection, request, first_byte);
+        // Once the request is written, while the engine works.
+        let learning = async { router.learn(api, &body.bytes, decision) };
+        let exchange = async { tokio::join!(biased; exchange, learning).0 };
         let mut answer = match unless_gone(self.session, exchange).await? {
             Ok(answer) => answer,
             Err(ExchangeError::Gone) => return Ok(None),

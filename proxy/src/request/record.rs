@@ -17,7 +17,7 @@ use crate::router::Router;
 /// One request's record.
 pub(crate) struct Record {
     router: Arc<Router>,
-    api: Api,
+    pub(crate) api: Api,
     started: Instant,
     pub(crate) decision_time: Duration,
     first_byte: Option<Duration>,
