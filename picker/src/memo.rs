@@ -355,7 +355,8 @@ impl Memo {
     }
 
     fn store(&self, entry: Option<Entry>) {
-        let Some(entry) = entry else { return };
+        let fits = |entry: &Entry| entry.raw.len() <= ENTRY_BYTES_MAX && entry.bytes() <= BYTES_MAX / 8;
+        let Some(entry) = entry.filter(fits) else { return };
         let Some(mut hand) = self.hand.try_lock() else { return };
         let bucket = self.bucket(entry.fingerprint);
         let holds = |fingerprint| bucket.iter().find(|slot| slot.fingerprint.load(Relaxed) == fingerprint);

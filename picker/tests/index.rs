@@ -194,6 +194,72 @@ fn undo_takes_the_cold_order_back() {
     assert_eq!(index.last_cold(A), latest);
 }
 
+/// Two failed: neither was taken, in whatever order they fail.
+#[test]
+fn undo_takes_the_cold_order_back_in_any_order() {
+    let index = index(&[10]);
+    let [first, second] = [0..1, 1..2].map(|known| (index.commit(A, &prompt(known.clone()), true), known));
+    for (commit, known) in [first, second] {
+        index.undo(commit, &prompt(known));
+    }
+    assert_eq!(index.last_cold(A), 0);
+}
+
+/// What an endpoint is made to forget was not evicted for want of room.
+#[test]
+fn what_is_cleared_was_not_evicted() {
+    let index = index(&[10]);
+    index.commit(A, &prompt(0..5), false);
+    index.clear(A);
+    assert_eq!(index.size(A).unwrap().evicted, 0);
+}
+
+/// With the last endpoint goes the memory, whichever shard empties first.
+#[test]
+fn an_empty_fleet_takes_no_memory() {
+    for backwards in [false, true] {
+        let index = Index::default();
+        let ids = || (0..70).map(EndpointId);
+        ids().for_each(|id| index.join(id, 10).unwrap());
+        match backwards {
+            true => ids().rev().for_each(|id| index.leave(id)),
+            false => ids().for_each(|id| index.leave(id)),
+        }
+        assert_eq!(index.memory(), Memory::default(), "backwards: {backwards}");
+    }
+}
+
+/// A gap is the endpoint's own: another that has no gap does not lead across it.
+#[test]
+fn nobody_matches_across_a_gap_that_others_do_not_have() {
+    let index = index(&[100, 100]);
+    let other = Blocks::one((0..4).chain(90..91).map(BlockHash).collect());
+    for id in [A, B] {
+        index.commit(id, &other, false);
+        index.commit(id, &prompt(0..7), false);
+    }
+    index.truncate(A, &other, 2);
+    assert_eq!([A, B].map(|id| index.matched(id, &prompt(0..7))), [2, 7]);
+    index.commit(A, &prompt(0..4), false);
+    assert_eq!([A, B].map(|id| index.matched(id, &prompt(0..7))), [7, 7]);
+}
+
+/// A gap that a longer prompt fills is filled all the same.
+#[test]
+fn what_lies_behind_a_gap_counts_again_however_it_is_filled() {
+    let held_after = |filler: std::ops::Range<u64>| {
+        let index = index(&[1_000]);
+        let other = Blocks::one((0..4).chain(90..91).map(BlockHash).collect());
+        index.commit(A, &other, false);
+        index.commit(A, &prompt(0..7), false);
+        index.truncate(A, &other, 2);
+        assert_eq!(index.matched(A, &prompt(0..7)), 2);
+        index.commit(A, &prompt(filler), false);
+        (index.matched(A, &prompt(0..7)), index.size(A).unwrap().blocks)
+    };
+    assert_eq!([0..4, 0..5, 0..6, 0..7].map(held_after), [(7, 7); 4]);
+}
+
 #[test]
 fn several_prompts_are_matched_each_from_its_root() {
     let text = |letter: &str| letter.repeat(1000);

@@ -249,3 +249,22 @@ fn what_a_thread_commits_it_sees() {
     assert_eq!((size.blocks, size.evicted), (4 * 500 * 20, 0));
     assert_eq!(index.last_cold(ID), 4 * 500, "each cold request has a number of its own");
 }
+
+/// The same while others join the shard: each moves it to a larger space and makes the fleet's list longer.
+#[test]
+fn what_a_thread_commits_it_sees_while_others_join() {
+    let index = index(&[10_000]);
+    std::thread::scope(|scope| {
+        let joins = scope.spawn(|| {
+            (1..64).for_each(|place| index.join(EndpointId(1_000 * place), 10_000).unwrap());
+        });
+        let mut round = 0;
+        while !joins.is_finished() {
+            round += 1;
+            let own = Blocks::one((0..8).map(|block| BlockHash(round << 8 | block)).collect());
+            index.commit(ID, &own, false);
+            assert_eq!(index.matched(ID, &own), 8, "round {round}");
+        }
+        joins.join().unwrap();
+    });
+}

@@ -116,6 +116,28 @@ fn memory_is_bounded() {
     assert_eq!(known, [0; 3], "no entry is larger than its bound");
 }
 
+/// The bounds hold for tools as for messages, be they larger than all entries may be together.
+#[test]
+fn tools_are_bounded() {
+    let memo = Memo::default();
+    for bytes in [ENTRY_BYTES_MAX + 1, BYTES_MAX + (1 << 20)] {
+        let tools = format!(r#"[{{"name":"f","description":{}}}]"#, quoted(&"w".repeat(bytes)));
+        let body = body(&format!(r#","tools":{tools}"#), &[message("x")]);
+        let known = [(); 4].map(|()| known(&memo, &chat(&body), &Rules::default()));
+        assert_eq!(known, [0; 4], "no entry is larger than its bound");
+    }
+}
+
+/// What a mark keeps of a block that is not full is part of the bound, however large a block is.
+#[test]
+fn large_blocks_are_bounded() {
+    let memo = Memo::default();
+    let messages: Vec<_> = (0..500).map(|place| message(&format!("{place} {}", prose(1_000)))).collect();
+    let rules = Rules { block: BlockSize::new(65_536).unwrap(), ..Rules::default() };
+    let body = body("", &messages);
+    (0..4).for_each(|_| assert!(known(&memo, &chat(&body), &rules) <= body.len()));
+}
+
 #[test]
 fn tenants_share_nothing_and_salted_bodies_are_not_kept() {
     let memo = Memo::default();

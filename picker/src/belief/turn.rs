@@ -74,8 +74,8 @@ impl Turn<'_> {
         let lifted_stretch = self.stretches.at(lifted);
         (lifted_stretch.from, lifted_stretch.commit) = (0, commit);
         // Another prompt of the same commit may have added them.
-        lifted_stretch.added_from =
-            if known.commit == commit { known.added_from } else { common.min(holder.cut) as u32 };
+        let added_before = if known.commit == commit { known.added_from } else { u32::MAX };
+        lifted_stretch.added_from = added_before.min(common.min(holder.cut) as u32);
         lifted
     }
 
