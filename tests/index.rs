@@ -3,7 +3,7 @@
 
 use harness::client::{Response, get};
 use harness::router::{Router, free_addresses, run};
-use harness::{Load, Metrics, Setup, Stub, prompts};
+use harness::{Answer, Load, Metrics, Setup, Stub, prompts};
 use serde_json::Value;
 
 /// Bytes of a block, and of what stands before the text of a chat of one message: two tags and the role.
@@ -243,4 +243,39 @@ async fn a_beginning_that_comes_again_is_known() {
     assert_eq!((count("hit"), count("miss")), (2.0, 2.0), "kept when it came twice");
     assert!(figure(&metrics, "prefixroute_memo_bytes ") > 20_000.0);
     assert_eq!(router.state().await["memo"]["hits"], 2);
+}
+
+/// A prompt that the engine refuses pushes nothing out that it holds.
+#[tokio::test]
+async fn a_refused_prompt_costs_the_others_nothing() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml("index: {capacity_blocks: 1000}").start().await;
+    for seed in 0..20 {
+        assert_eq!(router.chat(blocks(seed, 40)).await.status(), 200);
+    }
+    stub.always(Answer::json(
+        400,
+        r#"{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}"#,
+    ));
+    assert_eq!(router.chat(blocks(100, 900)).await.status(), 400);
+    for seed in 0..20 {
+        assert_eq!(router.explain(&blocks(seed, 40)).await.json()["match"], "40/40");
+    }
+    stub.always(Answer::json(200, "{}"));
+    assert_eq!(router.chat(blocks(101, 900)).await.status(), 200);
+    assert_eq!(
+        router.explain(&blocks(101, 900)).await.json()["match"],
+        "900/900",
+        "one that is answered is believed"
+    );
+}
+
+/// The configured capacity is the operator's; the bound on what an engine may claim is not for it.
+#[tokio::test]
+async fn a_large_capacity_outlives_the_first_scrape() {
+    let (_a, _b, router) = pair("index: {capacity_blocks: 2000000}").await;
+    for name in ["a", "b"] {
+        router.sees(name, "index_capacity_blocks", 2_000_000).await;
+        assert!(router.endpoint(name).await["scrapes"]["ok"].as_u64() > Some(0));
+    }
 }

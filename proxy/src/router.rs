@@ -166,7 +166,9 @@ impl Router {
         let block = self.rules.block.tokens() as u64;
         let told = sample.capacity_tokens().map(|tokens| (tokens / block).max(1));
         let told = told.and_then(|blocks| usize::try_from(blocks).ok());
-        told.unwrap_or(self.config.pool.index.capacity_blocks).min(config::defaults::ENGINE_BLOCKS_MAX)
+        told.map_or(self.config.pool.index.capacity_blocks, |blocks| {
+            blocks.min(config::defaults::ENGINE_BLOCKS_MAX)
+        })
     }
 
     /// Whether a new request would find an endpoint.

@@ -40,7 +40,8 @@ impl LastCold {
         Taken { before: self.0.swap(now, Ordering::Relaxed), now }
     }
 
-    /// The request failed: it was never taken, unless the endpoint took another since.
+    /// The request failed: it was never taken, unless the endpoint took another since. Of two that fail in the order in which they
+    /// came, the first one's number stays.
     pub(super) fn give_back(&self, taken: Taken) {
         let _ = self.0.compare_exchange(taken.now, taken.before, Ordering::Relaxed, Ordering::Relaxed);
     }

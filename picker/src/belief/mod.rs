@@ -162,9 +162,7 @@ impl Index {
         let mut beliefs = self.beliefs.lock();
         let mut fleet = Fleet::clone(&self.fleet.load());
         self.remove(&mut fleet, id);
-        let seat = self.seat(&mut fleet, &mut beliefs, id, capacity);
-        self.fleet.store(Arc::new(fleet));
-        seat
+        self.seat(fleet, &mut beliefs, id, capacity)
     }
 
     /// Forgets an endpoint. Its memory goes to those that join later, or back to the system with the last of its shard.
@@ -247,6 +245,13 @@ impl Index {
         Commit(Some(Recorded { id, belief: seat.belief, number, cold }))
     }
 
+    /// Whether a commit could push out a good part of what the endpoint is believed to hold: more than a sixteenth.
+    ///
+    /// What it evicts does not come back when it is undone, so such a prompt is better committed when the engine has answered.
+    pub fn is_large(&self, id: EndpointId, blocks: &Blocks) -> bool {
+        self.size(id).is_some_and(|size| blocks.total() > size.capacity / 16)
+    }
+
     /// Takes back what a commit of the same `blocks` added, less what others have used since.
     pub fn undo(&self, commit: Commit, blocks: &Blocks) {
         let Some(Recorded { id, belief, number, cold }) = commit.0 else { return };
@@ -261,7 +266,7 @@ impl Index {
     /// Believes no more than the first `kept` blocks of a request's first prompt: the engine said that it had no more.
     ///
     /// What the endpoint holds of other prompts behind that point is a hole's far side: it counts for nothing until
-    /// the gap is filled again, and then it counts as before.
+    /// the gap is filled again. Then it counts as before, unless the prompt that fills the gap itself goes on behind it.
     pub fn truncate(&self, id: EndpointId, blocks: &Blocks, kept: usize) {
         let fleet = self.fleet.load();
         if let (Some((seat, shard)), Some(prompt)) = (fleet.find(id), blocks.prompts().next()) {
@@ -286,36 +291,48 @@ impl Index {
         })
     }
 
+    /// Seats an endpoint that has no seat, and shows the fleet to everybody, with it or without.
     fn seat(
         &self,
-        fleet: &mut Fleet,
+        mut fleet: Fleet,
         beliefs: &mut u64,
         id: EndpointId,
         capacity: usize,
     ) -> Result<(), JoinError> {
-        let place = id.0 as usize;
-        if place >= IDS_MAX || fleet.seats.iter().flatten().count() >= ENDPOINTS_MAX {
+        let shard = match self.shard_for(&mut fleet, id, capacity) {
+            Ok(shard) => shard,
+            Err(error) => {
+                self.fleet.store(Arc::new(fleet));
+                return Err(error);
+            }
+        };
+        *beliefs += 1;
+        let writer = Arc::clone(&fleet.shards[shard].writer);
+        let mut writer = writer.lock();
+        let slot = writer.vacant().filter(|&slot| writer.provide(slot, *beliefs, capacity).is_some());
+        if let Some(slot) = slot {
+            let place = id.0 as usize;
+            fleet.seats.resize(fleet.seats.len().max(place + 1), None);
+            let (shard, slot, belief) = (shard as u16, slot as u16, *beliefs);
+            fleet.seats[place] = Some(Seat { shard, slot, belief, last_cold: Arc::default() });
+        }
+        fleet.shards[shard].space = Arc::clone(&writer.space);
+        // Before the lock is released: who reads after a commit must find its space.
+        self.fleet.store(Arc::new(fleet));
+        slot.map(|_| ()).ok_or(JoinError::NoMemory(capacity))
+    }
+
+    /// A shard with a vacant slot.
+    fn shard_for(&self, fleet: &mut Fleet, id: EndpointId, capacity: usize) -> Result<usize, JoinError> {
+        if id.0 as usize >= IDS_MAX || fleet.seats.iter().flatten().count() >= ENDPOINTS_MAX {
             return Err(JoinError::TooMany);
         }
         let vacant = fleet.shards.iter().position(|shard| shard.writer.lock().vacant().is_some());
-        let shard = match vacant {
-            Some(shard) => shard,
-            None => {
-                fleet.shards.push(self.shard(Room::of(0, 0)).ok_or(JoinError::NoMemory(capacity))?);
-                fleet.shards.len() - 1
-            }
-        };
-        let mut writer = fleet.shards[shard].writer.lock();
-        let Some(slot) = writer.vacant() else { return Err(JoinError::TooMany) };
-        *beliefs += 1;
-        writer.provide(slot, *beliefs, capacity).ok_or(JoinError::NoMemory(capacity))?;
-        let space = Arc::clone(&writer.space);
-        drop(writer);
-        fleet.shards[shard].space = space;
-        fleet.seats.resize(fleet.seats.len().max(place + 1), None);
-        let (shard, slot, belief) = (shard as u16, slot as u16, *beliefs);
-        fleet.seats[place] = Some(Seat { shard, slot, belief, last_cold: Arc::default() });
-        Ok(())
+        if let Some(shard) = vacant {
+            return Ok(shard);
+        }
+        fleet.shards.push(self.shard(Room::of(0, 0)).ok_or(JoinError::NoMemory(capacity))?);
+        Ok(fleet.shards.len() - 1)
     }
 
     fn remove(&self, fleet: &mut Fleet, id: EndpointId) {
@@ -326,11 +343,11 @@ impl Index {
         writer.vacate(seat.slot.into());
         let empty = writer.is_empty();
         drop(writer);
-        let last = number + 1 == fleet.shards.len();
-        if empty && last {
-            fleet.shards.pop();
-        } else if empty && let Some(new) = self.shard(Room::of(0, 0)) {
+        if empty && let Some(new) = self.shard(Room::of(0, 0)) {
             fleet.shards[number] = new;
+        }
+        while fleet.shards.last().is_some_and(|shard| shard.writer.lock().is_empty()) {
+            fleet.shards.pop();
         }
     }
 

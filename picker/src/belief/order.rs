@@ -113,6 +113,10 @@ impl Stretches {
 
     /// Makes room for that many in all. `None`: the system has no such memory.
     pub(super) fn reserve(&mut self, count: usize) -> Option<()> {
+        if self.all.is_empty() {
+            // Room that was never used is not worth a copy.
+            *self = Self::default();
+        }
         self.all.try_reserve_exact(count.saturating_sub(self.all.len())).ok()?;
         self.free.try_reserve_exact(count.saturating_sub(self.free.len())).ok()
     }

@@ -169,7 +169,11 @@ impl Writer {
     /// Lets go of some of what the endpoint holds; whether that was all.
     pub(super) fn drop_some(&mut self, slot: usize, belief: u64) -> bool {
         let Some(mut turn) = self.turn(slot, belief) else { return true };
-        !(0..DROP_AT_ONCE).all(|_| turn.evict(usize::MAX))
+        let evicted = turn.holding.evicted;
+        let more = (0..DROP_AT_ONCE).all(|_| turn.evict(usize::MAX));
+        // It was not for want of room.
+        turn.holding.evicted = evicted;
+        !more
     }
 }
 

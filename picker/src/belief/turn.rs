@@ -149,7 +149,7 @@ impl Turn<'_> {
         {
             last.common = self.space.append(last.run, new, self.lines);
             self.space.version.change(|| self.space.set_len(last.run, last.common));
-        } else if let Some(run) = self.space.open(self.lines) {
+        } else if let Some(run) = self.space.open(start, self.lines) {
             let common = self.space.append(run, new, self.lines);
             self.space.set_len(run, common);
             self.space.version.change(|| self.space.add_head(run));

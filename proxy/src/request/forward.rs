@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
-use picker::belief::Commit;
+use picker::belief::{Commit, EndpointId};
 use picker::decide::{Choice, Decision};
 use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
@@ -218,18 +218,28 @@ async fn unless_gone<T>(session: &mut ServerSession, work: impl Future<Output = 
 struct Belief<'a> {
     router: &'a Router,
     decision: &'a Decision,
+    to: EndpointId,
     commit: Option<Commit>,
+    /// Nothing was committed yet: a prompt that the engine may refuse, too long for it perhaps, must not push out all that
+    /// it holds.
+    waits: bool,
 }
 
 impl<'a> Belief<'a> {
     fn commit(router: &'a Router, decision: &'a Decision, choice: &Choice) -> Self {
-        Self { router, decision, commit: decision.commit(&router.index, choice.id) }
+        let to = choice.id;
+        let waits = router.index.is_large(to, &decision.blocks);
+        let commit = if waits { None } else { decision.commit(&router.index, to) };
+        Self { router, decision, to, commit, waits }
     }
 
     /// The engine has answered: a request that it refused has filled no cache.
     fn settle(mut self, status: u16) {
         if status < 400 {
             self.commit = None;
+            if self.waits {
+                self.decision.commit(&self.router.index, self.to);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     BlockHash, FAN_BITS, HASHES_BITS, Holder, INLINE, INLINE_AT, Line, Lines, MORE_AT, Ordering, PER_LINE,
-    ROOTS, ROOTS_AT, Run, Space, WORDS,
+    ROOTS, ROOTS_AT, Run, START_AT, Space, WORDS,
 };
 
 impl Space {
@@ -22,10 +22,11 @@ impl Space {
         self.store(run.0, 0, length as u64 | u64::from(height) << 32 | (holders as u64) << 40);
     }
 
-    /// The record of a run without blocks or holders, which nobody can reach. `None`: there is no line.
-    pub(in crate::belief) fn open(&self, lines: &mut Lines) -> Option<Run> {
+    /// The record of a run behind `start` blocks, without blocks or holders, which nobody can reach. `None`: there is no line.
+    pub(in crate::belief) fn open(&self, start: usize, lines: &mut Lines) -> Option<Run> {
         let line = lines.take(self)?;
         (0..WORDS).for_each(|word| self.store(line, word, 0));
+        self.set_half(line, START_AT, start as Line);
         Some(Run(line))
     }
 
@@ -203,7 +204,7 @@ impl Space {
     fn append_holders(&self, run: Run, count: usize, lines: &mut Lines) -> Option<()> {
         let last = self.holder_at(run, count - 1).0;
         let line = lines.take(self)?;
-        self.store(last, MORE_AT, u64::from(line));
+        self.set_half(last, 2 * MORE_AT, line);
         Some(())
     }
 

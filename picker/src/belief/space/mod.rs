@@ -32,8 +32,9 @@ const ROOTS_AT: usize = 2;
 /// Holders in a run's record, and the word where they begin.
 const INLINE: usize = 4;
 const INLINE_AT: usize = 3;
-/// The word of a run's record that refers to further holders.
+/// The word of a run's record that refers to further holders; its other half says how many blocks are before the run.
 const MORE_AT: usize = 7;
+const START_AT: usize = 2 * MORE_AT + 1;
 /// Holders in a line of their own; the last word refers to the next such line.
 const PER_LINE: usize = WORDS - 1;
 
@@ -176,7 +177,7 @@ impl Space {
     pub(super) fn walk(&self, hashes: &[BlockHash], mut step: impl FnMut(Step)) {
         let mut start = 0;
         while let Some(&first) = hashes.get(start)
-            && let Some(run) = self.find(first)
+            && let Some(run) = self.find(first, start)
         {
             let common = self.common(run, &hashes[start..]);
             if common == 0 {
@@ -187,7 +188,9 @@ impl Space {
         }
     }
 
-    fn find(&self, first: BlockHash) -> Option<Run> {
+    /// The run that begins with this block after so many others. A hash that comes again elsewhere, as only collisions make
+    /// it, is another run: no walk meets one twice.
+    fn find(&self, first: BlockHash, start: usize) -> Option<Run> {
         let (home, tag) = self.place(first.0);
         let (before, from) = self.heads.split_at(home);
         for head in from.iter().chain(before) {
@@ -196,7 +199,8 @@ impl Space {
             if run.0 == NOWHERE {
                 return None;
             }
-            if head >> 32 == tag && self.hash(run, self.height(run), 0) == first.0 {
+            let same = head >> 32 == tag && self.half(run.0, START_AT) as usize == start;
+            if same && self.hash(run, self.height(run), 0) == first.0 {
                 return Some(run);
             }
         }
