@@ -402,6 +402,24 @@ fn tiny_prompts_run_out_of_stretches_first() {
     assert_eq!(held, size.blocks);
 }
 
+/// Room for stretches may cost the very prompt that is committed what was known of it.
+#[test]
+fn a_prompt_may_be_evicted_to_make_room_for_itself() {
+    let index = index(&[12_000]);
+    let empty = index.memory().bytes;
+    index.commit(A, &prompt(0..3), false);
+    (1..12_000 / 12 + 2_048)
+        .for_each(|number| drop(index.commit(A, &prompt(number * 10..number * 10 + 1), false)));
+    assert_eq!(index.size(A).unwrap().evicted, 0, "as many stretches as there may be");
+    let longer = Blocks::one([0, 1, 2, 5].map(BlockHash).to_vec());
+    let commit = index.commit(A, &longer, false);
+    assert_eq!([index.matched(A, &longer), index.matched(A, &prompt(10..11))], [4, 0]);
+    index.undo(commit, &longer);
+    assert_eq!(index.matched(A, &longer), 0);
+    index.clear(A);
+    assert_eq!((index.size(A).unwrap().blocks, index.memory().bytes), (0, empty));
+}
+
 /// The bound of 24 bytes a block, and the base beside it.
 #[test]
 fn a_block_of_capacity_costs_24_bytes() {
