@@ -408,8 +408,9 @@ fn a_prompt_may_be_evicted_to_make_room_for_itself() {
     let index = index(&[12_000]);
     let empty = index.memory().bytes;
     index.commit(A, &prompt(0..3), false);
-    (1..12_000 / 12 + 2_048)
-        .for_each(|number| drop(index.commit(A, &prompt(number * 10..number * 10 + 1), false)));
+    for number in 1..12_000 / 12 + 2_048 {
+        index.commit(A, &prompt(number * 10..number * 10 + 1), false);
+    }
     assert_eq!(index.size(A).unwrap().evicted, 0, "as many stretches as there may be");
     let longer = Blocks::one([0, 1, 2, 5].map(BlockHash).to_vec());
     let commit = index.commit(A, &longer, false);
