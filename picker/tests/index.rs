@@ -229,6 +229,18 @@ fn an_empty_fleet_takes_no_memory() {
     }
 }
 
+/// To the block: none less is believed than the engine had, and none more.
+#[test]
+fn truncation_is_exact() {
+    let index = index(&[100]);
+    for kept in [12, 10, 9, 5, 4, 1, 0] {
+        index.commit(A, &prompt(0..10), false);
+        index.truncate(A, &prompt(0..12), kept as usize);
+        assert_eq!(index.matched(A, &prompt(0..10)), kept.min(10));
+        assert_eq!(index.size(A).unwrap().blocks, kept.min(10) as usize);
+    }
+}
+
 /// A gap is the endpoint's own: another that has no gap does not lead across it.
 #[test]
 fn nobody_matches_across_a_gap_that_others_do_not_have() {
