@@ -218,6 +218,18 @@ fn an_empty_fleet_takes_no_memory() {
     }
 }
 
+/// To the block: none less is believed than the engine had, and none more.
+#[test]
+fn truncation_is_exact() {
+    let index = index(&[100]);
+    for kept in [12, 10, 9, 5, 4, 1, 0] {
+        index.commit(A, &prompt(0..10), false);
+        index.truncate(A, &prompt(0..12), kept as usize);
+        assert_eq!(index.matched(A, &prompt(0..10)), kept.min(10));
+        assert_eq!(index.size(A).unwrap().blocks, kept.min(10) as usize);
+    }
+}
+
 /// A gap is the endpoint's own: another that has no gap does not lead across it.
 #[test]
 fn nobody_matches_across_a_gap_that_others_do_not_have() {
@@ -391,6 +403,25 @@ fn tiny_prompts_run_out_of_stretches_first() {
     assert_eq!((size.blocks, size.evicted), (31_250 / 12 + 2_048, 20_000 - 31_250 / 12 - 2_048));
     let held = (0..20_000).rev().take_while(|&number| index.matched(A, &tiny(number)) == 1).count();
     assert_eq!(held, size.blocks);
+}
+
+/// Room for stretches may cost the very prompt that is committed what was known of it.
+#[test]
+fn a_prompt_may_be_evicted_to_make_room_for_itself() {
+    let index = index(&[12_000]);
+    let empty = index.memory().bytes;
+    index.commit(A, &prompt(0..3), false);
+    for number in 1..12_000 / 12 + 2_048 {
+        index.commit(A, &prompt(number * 10..number * 10 + 1), false);
+    }
+    assert_eq!(index.size(A).unwrap().evicted, 0, "as many stretches as there may be");
+    let longer = Blocks::one([0, 1, 2, 5].map(BlockHash).to_vec());
+    let commit = index.commit(A, &longer, false);
+    assert_eq!([index.matched(A, &longer), index.matched(A, &prompt(10..11))], [4, 0]);
+    index.undo(commit, &longer);
+    assert_eq!(index.matched(A, &longer), 0);
+    index.clear(A);
+    assert_eq!((index.size(A).unwrap().blocks, index.memory().bytes), (0, empty));
 }
 
 /// The bound of 24 bytes a block, and the base beside it.

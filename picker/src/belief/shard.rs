@@ -204,6 +204,24 @@ mod tests {
         })
     }
 
+    /// A run that has shrunk takes no more lines than one that was never longer, at every height of its tree.
+    #[test]
+    fn what_has_shrunk_costs_what_is_left() {
+        let hashes: Vec<_> = (1..=9_000).map(BlockHash).collect();
+        let lines_after = |longest: usize, left: usize| {
+            let mut writer = Writer::new(Arc::new(Space::new(Room::of(0, 0), 7).unwrap()));
+            writer.provide(0, 1, 9_000).unwrap();
+            writer.commit(0, 1, [&hashes[..longest]].into_iter()).unwrap();
+            writer.truncate(0, 1, &hashes, left);
+            writer.lines.taken()
+        };
+        for left in [1, 8, 9, 31, 32, 33, 511, 512, 513, 8_191, 8_192, 8_193] {
+            for longest in [left + 1, 600, 9_000].into_iter().filter(|&longest| longest > left) {
+                assert_eq!(lines_after(longest, left), lines_after(left, left), "{longest} cut to {left}");
+            }
+        }
+    }
+
     /// What is no longer held is no longer paid for: every line and every stretch comes back.
     #[test]
     fn nothing_leaks() {

@@ -197,11 +197,26 @@ mod tests {
             (r#""\ud83d""#, b"\xED\xA0\xBD"),
             (r#""\udc00\ud800""#, b"\xED\xB0\x80\xED\xA0\x80"),
             (r#""\ud83d\u0041""#, b"\xED\xA0\xBDA"),
+            (r#""\ud800\udc00\udbff\udfff""#, "\u{10000}\u{10FFFF}".as_bytes()),
+            (r#""\ud800\ue000\ud7ff\udc00""#, b"\xED\xA0\x80\xEE\x80\x80\xED\x9F\xBF\xED\xB0\x80"),
+            (r#""\u007f\u0080\u07ff\u0800\uffff""#, "\u{7f}\u{80}\u{7ff}\u{800}\u{ffff}".as_bytes()),
         ] {
             assert_eq!(unescaped(raw).unwrap(), text, "{raw}");
         }
         for raw in [r#""\x""#, r#""\u12""#, r#""\u12g4""#, r#""\"#, "plain", ""] {
             assert!(unescaped(raw).is_err(), "{raw}");
+        }
+    }
+
+    /// However much was gathered before, and however much is left for the last escape.
+    #[test]
+    fn what_is_gathered_fits() {
+        for (escapes, letters) in
+            (1..=33).flat_map(|escapes| (850..1_100).map(move |letters| (escapes, letters)))
+        {
+            let raw = format!("\"{}{}\\n\"", r"\n".repeat(escapes), "a".repeat(letters));
+            let text = format!("{}{}\n", "\n".repeat(escapes), "a".repeat(letters));
+            assert!(unescaped(&raw).unwrap() == text.as_bytes(), "{escapes} escapes, {letters} letters");
         }
     }
 
