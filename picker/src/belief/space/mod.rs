@@ -280,3 +280,32 @@ impl Space {
         (home as usize, mixed >> 32)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// What stands beside a run's reference is a part of its hash only; the hash itself decides.
+    #[test]
+    fn equal_tags_are_not_equal_hashes() {
+        let room = Room { lines: 8, heads: 3 };
+        let empty = Space::new(room, 7).unwrap();
+        let (mut known, mut pairs) = (HashMap::new(), 0);
+        for number in 0..400_000u64 {
+            let hash = xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes());
+            let Some(other) = known.insert(empty.place(hash), hash) else { continue };
+            let space = Space::new(room, 7).unwrap();
+            let mut lines = Lines::new(room);
+            let run = space.open(&mut lines).unwrap();
+            space.set_len(run, space.append(run, &[BlockHash(other)], &mut lines));
+            space.add_head(run);
+            assert_eq!([other, hash].map(|hash| space.find(BlockHash(hash))), [Some(run), None]);
+            pairs += 1;
+        }
+        assert!(pairs > 0);
+    }
+}
