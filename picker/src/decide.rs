@@ -19,6 +19,9 @@ use crate::tokens::{Kind, Tokenizer};
 /// Bytes of a model's name that are kept; a longer one stands as no name.
 pub const MODEL_BYTES_MAX: usize = 256;
 
+/// Members of a body that the memo is asked for: more are duplicates, each of which would cost a search.
+const SEARCHES_MAX: usize = 4;
+
 /// A request, as far as the decision sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -234,10 +237,13 @@ fn read_body<'a>(
     recall: &mut Recall,
 ) -> Result<Body<'a>, Unreadable> {
     let Some(memo) = memo else { return Body::read(ask.body) };
+    let mut searches = SEARCHES_MAX;
     let body = Body::read_but(ask.body, |member, text| {
         let section = Section::of(ask.api, member)?;
         let found = &mut known[section as usize];
-        *found = if text.first() == Some(&b'[') { memo.find(section, ask.tenant, text) } else { None };
+        let searched = text.first() == Some(&b'[') && searches > 0;
+        searches -= usize::from(searched);
+        *found = if searched { memo.find(section, ask.tenant, text) } else { None };
         recall.begins(section, ask.body.len() - text.len(), found.as_ref().map_or(0, Known::bytes));
         found.as_ref().map(|known| Beginning { bytes: known.bytes(), is_whole: section == Section::Tools })
     })?;

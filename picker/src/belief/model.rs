@@ -120,7 +120,10 @@ fn commit_beside(
     before_or_after: [u32; 2],
     look: impl Fn(&Space, &[BlockHash]) -> Option<u32> + Copy + Sync + Send + 'static,
 ) {
-    loom::model(move || {
+    let mut model = loom::model::Builder::new();
+    // Where a thread is stopped in the middle at most twice; all interleavings take more than minutes.
+    model.preemption_bound = Some(2);
+    model.check(move || {
         let mut writer = holding(capacity);
         let space = Arc::clone(&writer.space);
         let thread = loom::thread::spawn(move || {
