@@ -69,6 +69,8 @@ pub struct Replica {
     timing: Timing,
     /// Blocks that each request takes, the partial last one included.
     blocks: HashMap<Ticket, usize>,
+    /// Of them, those of requests in a lane.
+    running_blocks: usize,
 }
 
 impl Replica {
@@ -76,7 +78,7 @@ impl Replica {
     pub fn new(options: ReplicaOptions) -> Self {
         let ReplicaOptions { cache_blocks, block_size, eviction, slots, timing } = options;
         let cache = BlockCache::new(cache_blocks, block_size, eviction);
-        Self { cache, lanes: Lanes::new(slots), timing, blocks: HashMap::new() }
+        Self { cache, lanes: Lanes::new(slots), timing, blocks: HashMap::new(), running_blocks: 0 }
     }
 
     /// A request arrives. Several prompts (a batch of completions) share one lane, one after another.
@@ -85,21 +87,26 @@ impl Replica {
         let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens).sum();
         let size = self.cache.block_size().tokens();
         let (ticket, runs) = self.lanes.join();
-        self.blocks.insert(ticket, prompts.iter().map(|prompt| prompt.tokens.div_ceil(size)).sum());
+        let blocks = prompts.iter().map(|prompt| prompt.tokens.div_ceil(size)).sum();
+        self.blocks.insert(ticket, blocks);
+        self.running_blocks += if runs { blocks } else { 0 };
         let prefill = self.timing.prefill(prompt_tokens - cached_tokens);
         Admission { ticket, runs, prompt_tokens, cached_tokens, prefill }
     }
 
     /// A request has its answer, or its client went away. Returns who runs now in its stead.
     pub fn leave(&mut self, ticket: Ticket) -> Option<Ticket> {
-        self.blocks.remove(&ticket);
-        self.lanes.leave(ticket)
+        let ran = self.lanes.runs(ticket);
+        let left = self.blocks.remove(&ticket).unwrap_or(0);
+        self.running_blocks -= if ran { left } else { 0 };
+        let next = self.lanes.leave(ticket)?;
+        self.running_blocks += self.blocks.get(&next).copied().unwrap_or(0);
+        Some(next)
     }
 
-    /// What it exports now. O(requests).
+    /// What it exports now. O(1).
     pub fn figures(&self) -> Figures {
-        let running = self.blocks.iter().filter(|(ticket, _)| self.lanes.runs(**ticket));
-        let used: usize = running.map(|(_, blocks)| blocks).sum();
+        let used = self.running_blocks;
         Figures {
             waiting: self.lanes.waiting(),
             running: self.lanes.running(),
