@@ -51,6 +51,9 @@ fn printed(path: &Path, flags: &[&str]) -> Result<String, (String, bool)> {
     Ok(String::from_utf8(out).unwrap())
 }
 
+/// A figure: its name in the bands, how it is had of a run, and how far the bands are rounded.
+type Figure<'a> = (&'a str, &'a dyn Fn(&Report) -> f64, f64);
+
 /// A row of the seed's figures and what it was computed on.
 struct Row {
     name: String,
@@ -137,7 +140,7 @@ fn the_other_rows_are_within_their_bands() {
     for row in rows {
         let runs: Vec<Report> = (0..SEEDS as u64).map(|seed| row.play(seed)).collect();
         let most = |run: &Report| run.requests.iter().max().copied().unwrap_or(0) as f64;
-        let figures: [(&str, &dyn Fn(&Report) -> f64, f64); 4] = [
+        let figures: [Figure<'_>; 4] = [
             ("hit_rate_min_median_max", &|run| run.hit_rate, 5e-5),
             ("max_requests_on_one_replica_min_median_max", &most, 0.0),
             ("ttft_p95_ms_min_median_max", &|run| run.ttft_p95_ms, 0.05),
@@ -296,6 +299,13 @@ fn bad_bodies_are_named_by_their_request() {
 
 #[test]
 fn a_file_that_cannot_be_had_is_the_operators_fault() {
+    let (error, usage) = printed(&fixture("index.json"), &[]).unwrap_err();
+    assert!(
+        error.contains("index.json:1: EOF while parsing an object at line 1 column 1") && usage,
+        "{error}"
+    );
+    let (error, usage) = printed(&fixture("traces/seq.jsonl"), &["--replicas", "0"]).unwrap_err();
+    assert!(error.ends_with("seq.jsonl: replicas: found 0, wanted 1 to 1024") && usage, "{error}");
     let (error, usage) = printed(Path::new("no/such/trace.jsonl"), &[]).unwrap_err();
     assert!(error.starts_with("no/such/trace.jsonl: ") && usage, "{error}");
 }

@@ -132,9 +132,12 @@ mod tests {
             "221 tokens are 14 blocks, the waiting one has none"
         );
         assert_eq!((replica.figures().running, replica.figures().waiting), (1, 1));
+        let third = replica.arrive(&prompt);
+        assert_eq!(replica.leave(third.ticket), None, "who leaves the queue held nothing");
         assert_eq!(replica.leave(first.ticket), Some(second.ticket));
+        assert_eq!(replica.figures().kv_usage, 14.0 / 64.0, "the second has the lane now");
         assert_eq!(replica.leave(second.ticket), None);
         assert_eq!(replica.figures().kv_usage, 0.0);
-        assert_eq!(replica.figures().cache.query_tokens, 442);
+        assert_eq!(replica.figures().cache.query_tokens, 663);
     }
 }

@@ -9,6 +9,9 @@ mod asks;
 mod fleet;
 mod report;
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use picker::belief::{ENDPOINTS_MAX, JoinError};
 use picker::policy::Policy;
 
@@ -132,12 +135,16 @@ pub fn simulate(trace: &[TraceRequest], options: &SimulateOptions, policy: Polic
     simulate_all(trace, options, &[policy]).map(|mut runs| runs.remove(0))
 }
 
-/// Plays a trace under each of these policies, each on fresh replicas and with an empty belief.
+/// Plays a trace under each of these policies, each on fresh replicas, with an empty belief and in its own thread.
 pub fn simulate_all(
     trace: &[TraceRequest],
     options: &SimulateOptions,
     policies: &[Policy],
 ) -> Result<Vec<Run>, PlayError> {
-    let asks = Asks::of(trace, options.replica.block_size)?;
-    policies.iter().map(|policy| Fleet::new(options, *policy)?.play(&asks)).collect()
+    let asks = &Asks::of(trace, options.replica.block_size)?;
+    thread::scope(|scope| {
+        let play = |&policy| scope.spawn(move || Fleet::new(options, policy)?.play(asks));
+        let playing: Vec<_> = policies.iter().map(play).collect();
+        playing.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }

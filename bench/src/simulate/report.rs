@@ -9,6 +9,9 @@ use crate::engine::Seconds;
 use crate::replay::report::percentile;
 use crate::table;
 
+/// A fleet above this is told by its extremes.
+const REPLICAS_SHOWN_MAX: usize = 16;
+
 /// A run in figures. Serialised, the names are the members of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -67,8 +70,16 @@ impl Report {
             format!("{:.0} ms", self.ttft_p95_ms),
             format!("{:.0} ms", self.queue_p95_ms),
             format!("{}/{}", self.groups_on_one, self.groups),
-            self.requests.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
+            requests(&self.requests),
         ]
+    }
+}
+
+/// Each replica's, or of a large fleet the least and the most.
+fn requests(counts: &[usize]) -> String {
+    match (counts.iter().min(), counts.iter().max()) {
+        (Some(least), Some(most)) if counts.len() > REPLICAS_SHOWN_MAX => format!("{least} to {most}"),
+        _ => counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
     }
 }
 
@@ -117,6 +128,13 @@ fn two_decimals(score: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_fleet_is_told_by_its_extremes() {
+        assert_eq!(requests(&[19, 22, 23]), "19 22 23");
+        let many: Vec<usize> = (4..=20).collect();
+        assert_eq!((requests(&many).as_str(), requests(&many[1..]).len()), ("4 to 20", 42));
+    }
 
     #[test]
     fn decisions_read_as_sentences() {
