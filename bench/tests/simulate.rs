@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use bench::engine::{ReplicaOptions, Seconds};
+use bench::engine::{EvictionOrder, ReplicaOptions, Seconds};
 use bench::simulate::{self, Report, SimulateArgs, SimulateOptions, simulate};
 use bench::trace::{TraceOptions, TraceRequest, file, generate};
 use clap::Parser;
@@ -238,6 +238,36 @@ fn decisions_are_those_of_the_seed() {
     assert!(lines[0].contains(": cold, no endpoint holds a block, score 5.00, next replica-"), "{text}");
     assert!(lines[2].contains(": match 12/14 blocks, score 6.6"), "{text}");
     assert_eq!((lines[3], lines.len()), ("", 6), "a table of one line follows");
+}
+
+/// Parity: one request at a time, the simulator does what a router before three servers does, tenant by tenant.
+#[test]
+fn one_at_a_time_is_the_replay_of_the_seed() {
+    let expected = expected();
+    let key = "replay of traces/seq.jsonl, one request at a time, three fake servers of 64 blocks";
+    let wanted = &expected[key]["prefix"];
+    let mut trace = trace("seq");
+    trace.iter_mut().zip(0..).for_each(|(request, second)| request.at = Seconds(f64::from(second)));
+    let replica = ReplicaOptions { eviction: EvictionOrder::TailFirst, ..ReplicaOptions::default() };
+    let options = SimulateOptions { replica, ..SimulateOptions::default() };
+    let run = simulate(&trace, &options, Policy::Prefix).unwrap();
+
+    let mut tenants = vec![BTreeSet::new(); 3];
+    trace.iter().zip(&run.routed).for_each(|(request, &replica)| {
+        tenants[replica].insert(request.group.clone());
+    });
+    let sets: Vec<BTreeSet<String>> =
+        serde_json::from_value(wanted["tenant_sets_per_replica_in_some_order"].clone()).unwrap();
+    assert_eq!(tenants.iter().collect::<BTreeSet<_>>(), sets.iter().collect());
+    let mut counts: Vec<usize> =
+        serde_json::from_value(wanted["requests_per_replica_in_some_order"].clone()).unwrap();
+    let mut requests = run.requests.clone();
+    counts.sort_unstable();
+    requests.sort_unstable();
+    assert_eq!(requests, counts);
+    let report = Report::of(&run);
+    assert_eq!((report.hit_tokens, report.groups_on_one), (10_752, 8));
+    assert_eq!((report.ttft_p50_ms, report.ttft_p95_ms), (34.0, 226.0));
 }
 
 #[test]
