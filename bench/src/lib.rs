@@ -3,7 +3,7 @@
 //! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
 //! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
 //! back, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
-//! proxy. [`content`] is what the benches measure on.
+//! proxy. [`simulate`] plays them on a virtual clock. [`content`] is what the benches measure on.
 
 pub mod content;
 pub mod demo;
@@ -11,4 +11,6 @@ pub mod engine;
 pub mod fake_server;
 pub mod prompt;
 pub mod replay;
+pub mod simulate;
+mod table;
 pub mod trace;

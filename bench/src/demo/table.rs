@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::REPLICAS;
+use crate::table;
 
 /// What one policy came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,16 +19,10 @@ pub(super) struct Row {
     pub(super) groups: (usize, usize),
 }
 
-/// Columns are as wide as their widest cell; numbers stand to the right.
 pub(super) fn table(rows: &[Row]) -> String {
     let head =
         ["policy", "hit rate", "TTFT p50", "TTFT p95", "requests per replica", "groups on one replica"];
-    let mut lines = vec![head.map(str::to_owned)];
-    lines.extend(rows.iter().map(cells));
-    let widths: Vec<usize> = (0..head.len())
-        .map(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0))
-        .collect();
-    lines.iter().map(|line| format_line(line, &widths)).collect()
+    table::table(head, rows.iter().map(cells))
 }
 
 fn cells(row: &Row) -> [String; 6] {
@@ -40,13 +35,6 @@ fn cells(row: &Row) -> [String; 6] {
         row.requests.map(|count| count.to_string()).join(" "),
         format!("{}/{}", row.groups.0, row.groups.1),
     ]
-}
-
-fn format_line(cells: &[String], widths: &[usize]) -> String {
-    let cell = |(column, (cell, width)): (usize, (&String, &usize))| {
-        if column == 0 { format!("{cell:<width$}") } else { format!("   {cell:>width$}") }
-    };
-    cells.iter().zip(widths).enumerate().map(cell).collect::<String>() + "\n"
 }
 
 #[cfg(test)]

@@ -33,6 +33,12 @@ pub enum TraceFileError {
         /// What was found and what was wanted.
         reason: String,
     },
+    /// Nothing in it.
+    #[error("{}: found no request", path.display())]
+    Empty {
+        /// The file's name.
+        path: PathBuf,
+    },
 }
 
 #[derive(Deserialize, Serialize)]
@@ -43,7 +49,7 @@ struct Line<'a> {
     body: &'a RawValue,
 }
 
-/// Reads a file. Empty lines are passed over; the first bad line ends it.
+/// Reads a file. Empty lines are passed over; the first bad line ends it, and so does a time before the last one's.
 pub fn read(path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
     let text = fs::read_to_string(path)
         .map_err(|source| TraceFileError::Unreadable { path: path.to_owned(), source })?;
@@ -53,11 +59,25 @@ pub fn read(path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
 /// Reads the text of a file that is called `path`.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let mut last = Seconds(0.0);
     let request = |(number, line)| {
         let bad = |reason| TraceFileError::Line { path: path.to_owned(), line: number + 1, reason };
-        parse_line(line).map_err(bad)
+        let request = parse_line(line).and_then(|request| in_order(request, last)).map_err(bad)?;
+        last = request.at;
+        Ok(request)
     };
-    lines.map(request).collect()
+    let trace = lines.map(request).collect::<Result<Vec<_>, _>>()?;
+    if trace.is_empty() {
+        return Err(TraceFileError::Empty { path: path.to_owned() });
+    }
+    Ok(trace)
+}
+
+fn in_order(request: TraceRequest, last: Seconds) -> Result<TraceRequest, String> {
+    if request.at < last {
+        return Err(format!("at: found {}, wanted {} or more, as before it", request.at.0, last.0));
+    }
+    Ok(request)
 }
 
 fn parse_line(line: &str) -> Result<TraceRequest, String> {
@@ -115,16 +135,22 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_named() {
-        let good = r#"{"at":0,"group":"g","body":{}}"#;
+        let good = r#"{"at":2,"group":"g","body":{}}"#;
         for (line, reason) in [
             ("nonsense", "t.jsonl:3: expected ident at line 1 column 2"),
             (r#"{"at":0,"group":"g"}"#, "t.jsonl:3: missing field `body` at line 1 column 20"),
             (r#"{"at":-1,"group":"g","body":{}}"#, "t.jsonl:3: at: found -1, wanted 0 or more"),
-            (r#"{"at":0,"group":"g","body":[1]}"#, "t.jsonl:3: body: found [1], wanted an object"),
+            (r#"{"at":2,"group":"g","body":[1]}"#, "t.jsonl:3: body: found [1], wanted an object"),
+            (
+                r#"{"at":1.5,"group":"g","body":{}}"#,
+                "t.jsonl:3: at: found 1.5, wanted 2 or more, as before it",
+            ),
         ] {
             let error = parse(&format!("{good}\n\n{line}\n"), Path::new("t.jsonl")).unwrap_err();
             assert_eq!(error.to_string(), reason);
         }
+        let error = parse("\n \n", Path::new("t.jsonl")).unwrap_err();
+        assert_eq!(error.to_string(), "t.jsonl: found no request");
         let error = read(Path::new("no/such/trace.jsonl")).unwrap_err().to_string();
         assert!(error.starts_with("no/such/trace.jsonl: "), "{error}");
     }

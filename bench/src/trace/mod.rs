@@ -3,6 +3,7 @@
 //! A trace is a list of requests with arrival times, each of a tenant whose system prompt they share.
 //! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON.
 
+mod args;
 pub mod file;
 mod words;
 
@@ -10,6 +11,8 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
+
+pub use args::{TraceArgs, TraceError, run};
 
 use crate::engine::Seconds;
 use words::WORDS;
