@@ -48,6 +48,14 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute fake-server --name a --port 8001")]
     FakeServer(bench::fake_server::FakeServerArgs),
+    /// Writes a workload: a line of JSON for each request
+    #[cfg(feature = "lab")]
+    #[command(after_help = "Example:\n  prefixroute trace -o hot.jsonl --requests 200 --rate 40 --hot 0.7")]
+    Trace(bench::trace::TraceArgs),
+    /// What each policy makes of a trace, on a virtual clock
+    #[cfg(feature = "lab")]
+    #[command(after_help = "Example:\n  prefixroute simulate trace.jsonl --policy prefix --show-decisions 5")]
+    Simulate(bench::simulate::SimulateArgs),
 }
 
 #[derive(Args)]
@@ -81,6 +89,10 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(args) => lab::demo(args),
         #[cfg(feature = "lab")]
         Command::FakeServer(args) => lab::fake_server(args),
+        #[cfg(feature = "lab")]
+        Command::Trace(args) => lab::trace(args),
+        #[cfg(feature = "lab")]
+        Command::Simulate(args) => lab::simulate(args),
     }
 }
 
@@ -155,6 +167,8 @@ mod lab {
 
     use bench::demo::{DemoArgs, DemoError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
+    use bench::simulate::{SimulateArgs, SimulateError};
+    use bench::trace::{TraceArgs, TraceError};
 
     use super::*;
 
@@ -170,15 +184,29 @@ mod lab {
         run(bench::fake_server::run(args, &mut std::io::stdout()), usage)
     }
 
+    pub(super) fn trace(args: TraceArgs) -> ExitCode {
+        ended(bench::trace::run(args, &mut std::io::stdout()), TraceError::is_usage)
+    }
+
+    pub(super) fn simulate(args: SimulateArgs) -> ExitCode {
+        ended(bench::simulate::run(&args, &mut std::io::stdout()), SimulateError::is_usage)
+    }
+
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.
     fn run<E: std::fmt::Display>(
         task: impl Future<Output = Result<(), E>>,
         usage: impl Fn(&E) -> bool,
     ) -> ExitCode {
         match data_runtime().map(|runtime| runtime.block_on(task)) {
-            Ok(Ok(())) => ExitCode::SUCCESS,
-            Ok(Err(error)) if usage(&error) => wrong(&error.to_string()),
-            Ok(Err(error)) => failed(&error.to_string()),
+            Ok(result) => ended(result, usage),
+            Err(error) => failed(&error.to_string()),
+        }
+    }
+
+    fn ended<E: std::fmt::Display>(result: Result<(), E>, usage: impl Fn(&E) -> bool) -> ExitCode {
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) if usage(&error) => wrong(&error.to_string()),
             Err(error) => failed(&error.to_string()),
         }
     }

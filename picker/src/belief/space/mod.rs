@@ -300,10 +300,10 @@ mod tests {
             let Some(other) = known.insert(empty.place(hash), hash) else { continue };
             let space = Space::new(room, 7).unwrap();
             let mut lines = Lines::new(room);
-            let run = space.open(&mut lines).unwrap();
+            let run = space.open(0, &mut lines).unwrap();
             space.set_len(run, space.append(run, &[BlockHash(other)], &mut lines));
             space.add_head(run);
-            assert_eq!([other, hash].map(|hash| space.find(BlockHash(hash))), [Some(run), None]);
+            assert_eq!([other, hash].map(|hash| space.find(BlockHash(hash), 0)), [Some(run), None]);
             pairs += 1;
         }
         assert!(pairs > 0);
