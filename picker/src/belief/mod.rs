@@ -4,9 +4,9 @@
 //! per endpoint like the engine's cache and evicts in the same order: the least recently used first, of one prompt its
 //! tail. Whoever holds a block therefore holds all before it.
 //!
-//! Prompts lie as runs of blocks in shards of `SLOTS` endpoints (`space.rs`). A look-up takes no lock and writes
+//! Prompts lie as runs of blocks in shards of `SLOTS` endpoints (`space/`). A look-up takes no lock and writes
 //! nothing (`version.rs`); a commit locks the endpoint's shard. In what order blocks were used is the writers' own
-//! (`order.rs`). Memory is fixed by the capacities: [`Index::memory`] says what may be needed before any is.
+//! (`order.rs`, `turn.rs`). Memory is fixed by the capacities: [`Index::memory`] says what may be needed before any is.
 
 mod atomic;
 mod cold;
