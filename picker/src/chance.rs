@@ -16,8 +16,8 @@ impl Draw {
     }
 }
 
-/// SplitMix64's step and finaliser (Steele, Lea and Flood, 2014).
-fn mix(value: u64) -> u64 {
+/// A bijection of 64 bits whose output looks random: SplitMix64's step and finaliser (Steele, Lea and Flood, 2014).
+pub fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -13,7 +13,8 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 
-use content::{Content, spread};
+use content::Content;
+use picker::chance::mix;
 use picker::hash::BlockHash;
 
 #[path = "../../src/content/blocks.rs"]
@@ -45,7 +46,7 @@ trait Library {
 
 /// Hash of a block's own content, for libraries that do not chain: as unique as the chained one.
 fn content_hash(chained: BlockHash) -> u64 {
-    spread(chained.0 ^ 0x5EED)
+    mix(chained.0 ^ 0x5EED)
 }
 
 /// What a process measured: nanoseconds, bytes, and queries answered otherwise than the content says.

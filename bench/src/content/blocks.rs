@@ -3,6 +3,7 @@
 //! A block's chained hash is made up, not computed: it only has to be unique, spread and the same in each run.
 
 use picker::belief::{EndpointId, Index};
+use picker::chance::mix;
 use picker::hash::{BlockHash, Blocks};
 
 /// Blocks of a query that no endpoint holds: the new question after a known prefix.
@@ -126,16 +127,8 @@ enum Kind {
 }
 
 fn blocks(kind: Kind, number: u64, count: usize) -> Vec<BlockHash> {
-    let seed = spread((kind as u64) << 56 ^ number);
-    (0..count as u64).map(|place| BlockHash(spread(seed ^ place))).collect()
-}
-
-/// A bijection of 64 bits whose output looks random (the finaliser of SplitMix64).
-pub fn spread(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
+    let seed = mix((kind as u64) << 56 ^ number);
+    (0..count as u64).map(|place| BlockHash(mix(seed ^ place))).collect()
 }
 
 #[cfg(test)]
