@@ -142,9 +142,8 @@ pub fn decide_recalling(
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
     let total = asked.blocks.total() as u32;
     let fills_cache = ask.api.fills_cache();
-    let founds_prefix = total > 0 && fills_cache;
-    let cold = matched.iter().all(|&matched| matched == 0);
-    let last_cold: Vec<u64> = match cold && founds_prefix {
+    let cold = total > 0 && matched.iter().all(|&matched| matched == 0);
+    let last_cold: Vec<u64> = match cold && fills_cache {
         true => candidates.iter().map(|to| index.last_cold(to.id)).collect(),
         false => Vec::new(),
     };
@@ -153,7 +152,6 @@ pub fn decide_recalling(
     let scores = score(scorers, &view);
     let totals = totals(rules.policy, scorers, &scores, &view);
     let choices = rank(rules.policy, &totals, &view, draw);
-    let cold = cold && total > 0;
     let Asked { blocks, reading, model, stream, recall } = asked;
     Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, recall, fills_cache })
 }

@@ -38,12 +38,17 @@ impl Turn<'_> {
     /// Walks as far as anybody holds the prompt; gives as much of it as the endpoint's stretches allow for.
     fn follow<'h>(&mut self, hashes: &'h [BlockHash]) -> &'h [BlockHash] {
         self.path.clear();
-        self.space.walk(hashes, |step| self.path.push((step, NONE)));
+        self.walk(hashes);
         if self.path.len() < self.holding.stretches_max {
             return hashes;
         }
         self.path.truncate(self.holding.stretches_max - 1);
         &hashes[..self.path.last().map_or(0, |(step, _)| step.end())]
+    }
+
+    /// Adds a prompt's runs to the path, nothing lifted in them yet.
+    fn walk(&mut self, hashes: &[BlockHash]) {
+        self.space.walk(hashes, |step| self.path.push((step, NONE)));
     }
 
     /// In each run of the path, takes what the endpoint holds of it out of the order; gives how many blocks that is.
@@ -182,9 +187,7 @@ impl Turn<'_> {
 
     pub(super) fn undo<'h>(&mut self, commit: u32, prompts: impl Iterator<Item = &'h [BlockHash]>) {
         self.path.clear();
-        for hashes in prompts {
-            self.space.walk(hashes, |step| self.path.push((step, NONE)));
-        }
+        prompts.for_each(|hashes| self.walk(hashes));
         // Runs are only freed here once their holder has gone, and then no later step finds one.
         for at in (0..self.path.len()).rev() {
             self.undo_in(self.path[at].0.run, commit);
@@ -204,7 +207,7 @@ impl Turn<'_> {
 
     pub(super) fn truncate(&mut self, hashes: &[BlockHash], kept: usize) {
         self.path.clear();
-        self.space.walk(hashes, |step| self.path.push((step, NONE)));
+        self.walk(hashes);
         for at in (0..self.path.len()).rev() {
             let step = self.path[at].0;
             if step.end() > kept
