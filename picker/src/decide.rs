@@ -3,6 +3,8 @@
 //! The HTTP front, `explain`, the simulator and a later ext_proc front all call [`decide`], so they cannot drift apart.
 //! It changes nothing: the belief changes when the caller commits, once the engine has accepted the request.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::belief::{Commit, EndpointId, Index};
 use crate::canonical;
 use crate::chance::Draw;
@@ -31,6 +33,8 @@ pub struct Ask<'a> {
     pub body: &'a [u8],
     /// A salt of the tenant, from the edge; empty for nobody.
     pub tenant: &'a [u8],
+    /// What the client says its session is; empty for nothing.
+    pub session: &'a [u8],
 }
 
 /// How a pool decides.
@@ -138,12 +142,15 @@ pub fn decide_recalling(
     rules: &Rules,
     draw: Draw,
 ) -> Result<Decision, Refusal> {
-    let asked = Asked::read(ask, memo, rules)?;
+    Ok(choose(Asked::read(ask, memo, rules)?, candidates, index, rules, draw))
+}
+
+/// The decision on a request that was read, or on blocks that came without a text.
+pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rules, draw: Draw) -> Decision {
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
     let total = asked.blocks.total() as u32;
-    let fills_cache = ask.api.fills_cache();
     let cold = total > 0 && matched.iter().all(|&matched| matched == 0);
-    let last_cold: Vec<u64> = match cold && fills_cache {
+    let last_cold: Vec<u64> = match cold && asked.fills_cache {
         true => candidates.iter().map(|to| index.last_cold(to.id)).collect(),
         false => Vec::new(),
     };
@@ -152,8 +159,8 @@ pub fn decide_recalling(
     let scores = score(scorers, &view);
     let totals = totals(rules.policy, scorers, &scores, &view);
     let choices = rank(rules.policy, &totals, &view, draw);
-    let Asked { blocks, reading, model, stream, recall } = asked;
-    Ok(Decision { blocks, reading, model, stream, cold, choices, scorers, scores, recall, fills_cache })
+    let Asked { blocks, reading, model, stream, recall, session: _, fills_cache } = asked;
+    Decision { blocks, reading, model, stream, cold, choices, scorers, scores, recall, fills_cache }
 }
 
 impl Decision {
@@ -188,23 +195,37 @@ impl Decision {
     }
 }
 
-/// What a body gave.
-struct Asked {
+/// What a request gave for routing.
+#[derive(Clone, Debug)]
+pub struct Asked {
     blocks: Blocks,
     reading: Reading,
     model: Option<String>,
     stream: bool,
     recall: Recall,
+    /// Names the client's session; 0 for none.
+    session: u64,
+    fills_cache: bool,
 }
 
 impl Asked {
-    fn read(ask: &Ask<'_>, memo: Option<&Memo>, rules: &Rules) -> Result<Self, Refusal> {
+    /// A request of which only the blocks are known, and what names its session, if anything does.
+    pub fn hashed(blocks: Blocks, session: &[u8]) -> Self {
+        let (model, recall) = Default::default();
+        let session = session_hash(session);
+        Self { blocks, reading: Reading::Prompt, model, stream: true, recall, session, fills_cache: true }
+    }
+
+    /// Reads a body. Errors: a request that the router must refuse.
+    pub fn read(ask: &Ask<'_>, memo: Option<&Memo>, rules: &Rules) -> Result<Self, Refusal> {
         let nothing = |reading| Self {
             blocks: Blocks::default(),
             reading,
             model: None,
             stream: false,
             recall: Recall::default(),
+            session: session_hash(ask.session),
+            fills_cache: ask.api.fills_cache(),
         };
         if ask.api == Api::Other {
             return Ok(nothing(Reading::NoPrompt));
@@ -223,8 +244,15 @@ impl Asked {
             Ok(None) => (Blocks::default(), Reading::NoPrompt),
             Err(broken) => (Blocks::default(), Reading::Unreadable(broken.into())),
         };
-        Ok(Self { blocks, reading, model: body.model(MODEL_BYTES_MAX), stream: body.stream(), recall })
+        let (model, stream) = (body.model(MODEL_BYTES_MAX), body.stream());
+        let (session, fills_cache) = (session_hash(ask.session), ask.api.fills_cache());
+        Ok(Self { blocks, reading, model, stream, recall, session, fills_cache })
     }
+}
+
+/// Never 0 for a session, so that 0 can stand for none.
+fn session_hash(session: &[u8]) -> u64 {
+    if session.is_empty() { 0 } else { xxh3_64(session).max(1) }
 }
 
 /// The members; `known` and `recall` then say what the memo knows of those that count.
@@ -293,7 +321,9 @@ fn totals(policy: Policy, scorers: &[Weighted], scores: &[Option<f64>], view: &V
             }
             totals
         }
-        Policy::LeastQueue => view.candidates.iter().map(|to| -f64::from(to.load.in_flight)).collect(),
+        Policy::LeastQueue => {
+            view.candidates.iter().map(|to| -f64::from(to.load.in_flight.requests)).collect()
+        }
         Policy::RoundRobin | Policy::Random => vec![0.0; count],
     }
 }

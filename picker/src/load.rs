@@ -1,6 +1,10 @@
 //! What is known of an endpoint's load when a decision is made.
 
-/// Load of one endpoint. A figure that was never measured, or is stale, is `None`: unknown is never idle.
+use crate::ledger::InFlight;
+use crate::pace::Pace;
+
+/// Load of one endpoint. A figure that was never measured, or is stale, is `None`: unknown is never idle. What this router
+/// itself has in flight there is always known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Requests that wait in the engine's queue.
@@ -9,6 +13,10 @@ pub struct Load {
     pub running: Option<f64>,
     /// Share of the KV cache that running requests hold, 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Requests that this router has in flight there, now.
-    pub in_flight: u32,
+    /// Of the requests in flight, those sent since the engine was asked for its figures: it has not counted them.
+    pub unseen: u32,
+    /// What this router has in flight there, now.
+    pub in_flight: InFlight,
+    /// How fast the endpoint computes.
+    pub pace: Pace,
 }

@@ -31,9 +31,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Decides among three idle endpoints, by every policy; all totals have to be numbers.
 fn decisions(api: Api, body: &[u8]) -> Vec<Decision> {
     let index = support::index(&[100; 3]);
-    let load = Load { waiting: Some(0.0), running: Some(0.0), kv_usage: Some(0.05), in_flight: 0 };
+    let load = Load { waiting: Some(0.0), running: Some(0.0), kv_usage: Some(0.05), ..Load::default() };
     let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load });
-    let ask = Ask { api, body, tenant: b"" };
+    let ask = Ask { api, body, tenant: b"", session: b"" };
     let decide = |policy| {
         decide(&ask, &candidates, &index, &Rules { policy, ..Rules::default() }, Draw { seed: 1, turn: 0 })
     };
@@ -121,7 +121,7 @@ fn empty_prompts_spread() {
     let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load: Load::default() });
     let mut taken = [0; 3];
     for turn in 0..40 {
-        let ask = Ask { api: Api::Completions, body: br#"{"prompt":""}"#, tenant: b"" };
+        let ask = Ask { api: Api::Completions, body: br#"{"prompt":""}"#, tenant: b"", session: b"" };
         let mut decision =
             decide(&ask, &candidates, &index, &Rules::default(), Draw { seed: 0, turn }).unwrap();
         let winner = decision.take_best().unwrap();
@@ -340,7 +340,7 @@ fn scrap() -> impl Strategy<Value = String> {
 fn survives(body: &[u8]) {
     for api in APIS {
         for kind in [Kind::Bytes, Kind::Words] {
-            let ask = Ask { api, body, tenant: b"" };
+            let ask = Ask { api, body, tenant: b"", session: b"" };
             let rules = Rules { tokenizer: kind, ..Rules::default() };
             if let Ok(decision) = decide(&ask, &[], &Index::default(), &rules, support::DRAW) {
                 let read = decision.reading == Reading::Prompt;

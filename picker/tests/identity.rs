@@ -100,7 +100,7 @@ fn members_that_leave_the_prompt_alone_do_not_separate() {
 fn tenants_of_the_edge_are_kept_apart() {
     let body = format!(r#"{{"prompt":{}}}"#, quoted(&prose(1000)));
     let of = |tenant: &[u8]| {
-        let ask = Ask { api: Api::Completions, body: body.as_bytes(), tenant };
+        let ask = Ask { api: Api::Completions, body: body.as_bytes(), tenant, session: b"" };
         only(&decide(&ask, &[], &Index::default(), &Rules::default(), DRAW).unwrap().blocks)
     };
     let salted = only(&support::blocks(Api::Completions, &body.replacen('{', r#"{"cache_salt":"a","#, 1)));
@@ -121,7 +121,7 @@ fn two_cache_salts_are_refused() {
         for api in
             [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Embeddings, Api::Tokenize]
         {
-            let ask = Ask { api, body: body.as_bytes(), tenant: b"" };
+            let ask = Ask { api, body: body.as_bytes(), tenant: b"", session: b"" };
             let refused = decide(&ask, &[], &Index::default(), &Rules::default(), DRAW).unwrap_err();
             assert_eq!(refused, Refusal::DuplicateSalt, "{body}");
             assert_eq!(refused.to_string(), "cache_salt stands in the body more than once");

@@ -43,7 +43,7 @@ fn repeat(memo: &Memo, ask: &Ask<'_>) {
 }
 
 fn chat(body: &str) -> Ask<'_> {
-    Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" }
+    Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"", session: b"" }
 }
 
 fn message(text: &str) -> String {
@@ -143,7 +143,7 @@ fn tenants_share_nothing_and_salted_bodies_are_not_kept() {
     let memo = Memo::default();
     let text = body("", &[message(&prose(9_000)), message("x")]);
     let salted = body(r#","cache_salt":"s""#, &[message(&prose(7_000)), message("x")]);
-    let of = |tenant: &'static [u8]| Ask { api: Api::Chat, body: text.as_bytes(), tenant };
+    let of = |tenant: &'static [u8]| Ask { api: Api::Chat, body: text.as_bytes(), tenant, session: b"" };
     let known = |ask: &Ask<'_>| known(&memo, ask, &Rules::default());
     assert!([of(b"a"), of(b"a"), of(b"a")].iter().map(known).sum::<usize>() > 0);
     assert_eq!(known(&of(b"b")), 0);
@@ -172,7 +172,7 @@ fn what_follows_is_still_checked() {
         (b"]\xff", Some(true)),
     ] {
         let body = [head, tail].concat();
-        let ask = Ask { api: Api::Chat, body: &body, tenant: b"" };
+        let ask = Ask { api: Api::Chat, body: &body, tenant: b"", session: b"" };
         known(&memo, &ask, &Rules::default());
         let reading = decision(Some(&memo), &ask, &Rules::default()).unwrap().reading;
         let broken = match reading {
@@ -353,7 +353,7 @@ proptest! {
         other.splice(..shared.min(other.len()), one[..shared].to_vec());
         for turn in &turns {
             let body = written(turn, if turn.conversation { &one } else { &other });
-            known(&memo, &Ask { api: turn.api, body: &body, tenant: b"" }, &rules);
+            known(&memo, &Ask { api: turn.api, body: &body, tenant: b"", session: b"" }, &rules);
         }
     }
 }
@@ -369,7 +369,7 @@ fn the_property_is_not_empty() {
         let memo = Memo::default();
         for turn in &turns {
             let body = written(turn, &conversation);
-            known(&memo, &Ask { api: turn.api, body: &body, tenant: b"" }, &Rules::default());
+            known(&memo, &Ask { api: turn.api, body: &body, tenant: b"", session: b"" }, &Rules::default());
         }
         (hits, misses) = (hits + memo.hits(), misses + memo.misses());
     }

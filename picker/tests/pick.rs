@@ -9,6 +9,7 @@ use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Ask, Decision, Rules, decide};
 use picker::hash::{BlockHash, Blocks};
+use picker::ledger::InFlight;
 use picker::load::Load;
 use picker::policy::Policy;
 use picker::read::Api;
@@ -43,7 +44,7 @@ impl Pool {
     }
 
     fn decide(&self, draw: Draw) -> Decision {
-        let ask = Ask { api: Api::Completions, body: self.body.as_bytes(), tenant: b"" };
+        let ask = Ask { api: Api::Completions, body: self.body.as_bytes(), tenant: b"", session: b"" };
         let rules = Rules { policy: self.policy, ..Rules::default() };
         decide(&ask, &self.candidates, &self.index, &rules, draw).unwrap()
     }
@@ -77,7 +78,7 @@ fn measured(waiting: f64, kv_usage: f64) -> Load {
 }
 
 fn in_flight(in_flight: u32) -> Load {
-    Load { in_flight, ..measured(0.0, 0.0) }
+    Load { in_flight: InFlight { requests: in_flight, ..InFlight::default() }, ..measured(0.0, 0.0) }
 }
 
 /// Every count is within five standard deviations of an even share.
@@ -351,7 +352,7 @@ fn odd_loads_do_not_win() {
 fn what_fills_no_cache_is_not_committed() {
     let pool = Pool::idle(Policy::Prefix, 1);
     let commits = |api, body: &str| {
-        let ask = Ask { api, body: body.as_bytes(), tenant: b"" };
+        let ask = Ask { api, body: body.as_bytes(), tenant: b"", session: b"" };
         let decision = decide(&ask, &pool.candidates, &pool.index, &Rules::default(), support::DRAW).unwrap();
         decision.commit(&pool.index, EndpointId(0)).is_some()
     };

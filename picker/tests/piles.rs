@@ -115,7 +115,7 @@ fn a_memo_survives_them() {
     let memo = Memo::default();
     for (what, body) in piles(100_000) {
         for _ in 0..3 {
-            let ask = Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" };
+            let ask = Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"", session: b"" };
             let rules = Rules::default();
             let index = Index::default();
             let decision = decide_recalling(&ask, Some(&memo), &[], &index, &rules, support::DRAW).unwrap();

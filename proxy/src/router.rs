@@ -140,7 +140,7 @@ impl Router {
 
     /// Remembers how a request began that is on its way. Mostly next to nothing; now and then its body is read once more.
     pub(crate) fn learn(&self, api: Api, body: &[u8], decision: &Decision) {
-        self.memo.learn(&Ask { api, body, tenant: b"" }, &self.rules, &decision.recall);
+        self.memo.learn(&Ask { api, body, tenant: b"", session: b"" }, &self.rules, &decision.recall);
     }
 
     /// An endpoint that can be reached, whose figures are all unknown while others' are known, and that has nothing in
@@ -154,8 +154,12 @@ impl Router {
         }
         let last =
             |to: &&Candidate| candidates.endpoint(to.id).map_or(0, |endpoint| endpoint.last_request_ms());
-        let probe =
-            candidates.list.iter().filter(unknown).filter(|to| to.load.in_flight == 0).min_by_key(last)?;
+        let probe = candidates
+            .list
+            .iter()
+            .filter(unknown)
+            .filter(|to| to.load.in_flight.requests == 0)
+            .min_by_key(last)?;
         let later = now + PROBE_INTERVAL.as_millis() as u64;
         let taken = self.next_probe_ms.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
         taken.is_ok().then_some(probe.id)

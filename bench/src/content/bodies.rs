@@ -70,7 +70,7 @@ impl Fleet {
     /// A fleet of `endpoints`, each holding `others` prompts of its own.
     pub fn with_others(endpoints: u32, others: u32) -> Self {
         let index = Index::default();
-        let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), in_flight: 1 };
+        let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), ..Load::default() };
         let candidates = (0..endpoints).map(|id| Candidate { id: EndpointId(id), load }).collect::<Vec<_>>();
         for candidate in &candidates {
             index
@@ -109,7 +109,7 @@ impl Fleet {
 }
 
 fn ask(body: &str) -> Ask<'_> {
-    Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"" }
+    Ask { api: Api::Chat, body: body.as_bytes(), tenant: b"", session: b"" }
 }
 
 #[cfg(test)]

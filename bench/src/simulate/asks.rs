@@ -40,7 +40,7 @@ impl<'a> Asks<'a> {
                 groups.push(request.group.as_str());
                 groups.len() - 1
             });
-            let ask = Ask { api: router_api(api), body: request.body.as_bytes(), tenant: b"" };
+            let ask = Ask { api: router_api(api), body: request.body.as_bytes(), tenant: b"", session: b"" };
             ready.push(Ready { at: request.at, ask, group, prompts });
         }
         Ok(Self { ready, groups })

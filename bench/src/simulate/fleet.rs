@@ -3,6 +3,7 @@
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Choice, Decision, Rules, decide};
+use picker::ledger::InFlight;
 use picker::load::Load;
 use picker::policy::Policy;
 use picker::score::Candidate;
@@ -92,7 +93,11 @@ fn load(replica: &VirtualReplica) -> Load {
         waiting: Some(figures.waiting as f64),
         running: Some(figures.running as f64),
         kv_usage: Some(figures.kv_usage),
-        in_flight: u32::try_from(figures.waiting + figures.running).unwrap_or(u32::MAX),
+        in_flight: InFlight {
+            requests: u32::try_from(figures.waiting + figures.running).unwrap_or(u32::MAX),
+            ..InFlight::default()
+        },
+        ..Load::default()
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn read(api: Api, body: &[u8]) -> Decision {
 
 /// The same under other rules.
 pub(crate) fn read_with(api: Api, body: &[u8], rules: &Rules) -> Decision {
-    decide(&Ask { api, body, tenant: b"" }, &[], &Index::default(), rules, DRAW).unwrap()
+    decide(&Ask { api, body, tenant: b"", session: b"" }, &[], &Index::default(), rules, DRAW).unwrap()
 }
 
 /// The blocks of a body that has a prompt.

@@ -132,7 +132,7 @@ impl Admin {
         };
         let candidates = self.router.candidates();
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"" };
+        let ask = Ask { api, body: &body.bytes, tenant: b"", session: b"" };
         match self.router.decide(&ask, &candidates, self.router.turns()) {
             Ok(made) => {
                 let took = started.elapsed();

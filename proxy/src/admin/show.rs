@@ -65,7 +65,7 @@ fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
         "running": load.running,
         "kv_usage": load.kv_usage,
         "age_ms": sample.and_then(|sample| sample.age(now)).map(|age| age.as_millis() as u64),
-        "in_flight": load.in_flight,
+        "in_flight": load.in_flight.requests,
         "index_blocks": size.map_or(0, |size| size.blocks),
         "index_capacity_blocks": size.map_or(0, |size| size.capacity),
         "index_evictions": size.map_or(0, |size| size.evicted),

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use picker::ledger::InFlight;
+
 use super::prometheus::Report;
 
 /// A figure and when the engine said it.
@@ -53,13 +55,19 @@ impl Sample {
     }
 
     /// The load as the picker sees it.
-    pub(crate) fn load(&self, now: Instant, stale_after: Duration, in_flight: u32) -> picker::load::Load {
+    pub(crate) fn load(
+        &self,
+        now: Instant,
+        stale_after: Duration,
+        in_flight: InFlight,
+    ) -> picker::load::Load {
         let fresh = |figure: Option<Figure>| figure.and_then(|figure| figure.fresh(now, stale_after));
         picker::load::Load {
             waiting: fresh(self.waiting),
             running: fresh(self.running),
             kv_usage: fresh(self.kv_usage),
             in_flight,
+            ..picker::load::Load::default()
         }
     }
 
@@ -97,9 +105,9 @@ mod tests {
         let first = Sample::after(None, &report(Some(3.0), Some(0.5)), start);
         let later = start + Duration::from_secs(3);
         let second = Sample::after(Some(&first), &report(None, Some(0.7)), later);
-        let load = second.load(later, stale_after, 1);
-        assert_eq!((load.waiting, load.kv_usage, load.in_flight), (None, Some(0.7), 1));
-        assert_eq!(second.load(start + stale_after, stale_after, 0).waiting, Some(3.0));
+        let load = second.load(later, stale_after, InFlight { requests: 1, ..InFlight::default() });
+        assert_eq!((load.waiting, load.kv_usage, load.in_flight.requests), (None, Some(0.7), 1));
+        assert_eq!(second.load(start + stale_after, stale_after, InFlight::default()).waiting, Some(3.0));
         assert_eq!(second.age(later), Some(Duration::ZERO));
     }
 

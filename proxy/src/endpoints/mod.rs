@@ -13,6 +13,8 @@ use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use picker::belief::EndpointId;
+use picker::ledger::InFlight;
+use picker::load::Load;
 
 use crate::metrics::EndpointMetrics;
 use load::Sample;
@@ -95,11 +97,11 @@ impl Endpoint {
     }
 
     /// The load as the picker sees it: figures older than `stale_after` are unknown.
-    pub(crate) fn load(&self, now: Instant, stale_after: std::time::Duration) -> picker::load::Load {
-        let in_flight = self.in_flight();
+    pub(crate) fn load(&self, now: Instant, stale_after: std::time::Duration) -> Load {
+        let in_flight = InFlight { requests: self.in_flight(), ..InFlight::default() };
         match self.sample.load().as_deref() {
             Some(sample) => sample.load(now, stale_after, in_flight),
-            None => picker::load::Load { in_flight, ..Default::default() },
+            None => Load { in_flight, ..Load::default() },
         }
     }
 

@@ -76,7 +76,7 @@ impl Front {
         api: Api,
     ) -> Result<Decision, Stop> {
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"" };
+        let ask = Ask { api, body: &body.bytes, tenant: b"", session: b"" };
         let decision = self.router.decide(&ask, candidates, self.router.take_turn());
         let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt))?;
         record.decision(&decision, started.elapsed());

@@ -1,0 +1,190 @@
+//! What this router has in flight at an endpoint: known at once, no scrape needed.
+//!
+//! A request is booked at the decision, gives its prompt back with its first token, and its place when it ends, however
+//! it ends. Words that stand alone, no lock: a reader may see one change without the other, which moves a score by one
+//! request for a moment.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Microseconds of the caller's clock, which never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Micros(pub u64);
+
+/// What an endpoint has in flight from this router.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct InFlight {
+    /// Requests that have not ended.
+    pub requests: u32,
+    /// Requests without a first token.
+    pub prefilling: u32,
+    /// Uncached prompt tokens of those.
+    pub uncached_tokens: u64,
+    /// Seconds of computing that are left of those, as the pace of the endpoint predicts them.
+    pub backlog: f64,
+    /// Seconds of computing that were sent lately, each counted half after [`RECENT_HALF_LIFE`].
+    pub recent: f64,
+}
+
+/// After how many microseconds work sent counts half.
+pub const RECENT_HALF_LIFE: Micros = Micros(60_000_000);
+
+/// A request to be booked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// Prompt tokens that the endpoint is not believed to hold.
+    pub uncached_tokens: u32,
+    /// Seconds that computing them is predicted to take.
+    pub work: f64,
+}
+
+/// A booked request; [`Ledger::release`] takes it back, once.
+#[derive(Debug)]
+#[must_use]
+pub struct Booked {
+    uncached_tokens: u32,
+    work: u64,
+    has_token: bool,
+}
+
+/// One endpoint's.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    requests: AtomicU32,
+    prefilling: AtomicU32,
+    uncached_tokens: AtomicU64,
+    /// Of requests without a first token, in microseconds.
+    work: AtomicU64,
+    /// When the endpoint last finished a prompt, or began one after idling.
+    progress: AtomicU64,
+    sent: AtomicU64,
+    recent: Decaying,
+}
+
+impl Ledger {
+    /// Books a request that is about to be sent.
+    pub fn book(&self, request: Request, now: Micros) -> Booked {
+        let Request { uncached_tokens, work } = request;
+        let work = (work.max(0.0) * 1e6) as u64;
+        if self.prefilling.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.progress.store(now.0, Ordering::Relaxed);
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.uncached_tokens.fetch_add(uncached_tokens.into(), Ordering::Relaxed);
+        self.work.fetch_add(work, Ordering::Relaxed);
+        self.recent.add(work as f64 / 1e6, now);
+        Booked { uncached_tokens, work, has_token: false }
+    }
+
+    /// The request's first token has come: its prompt is computed.
+    pub fn first_token(&self, booked: &mut Booked, now: Micros) {
+        if !std::mem::replace(&mut booked.has_token, true) {
+            self.work.fetch_sub(booked.work, Ordering::Relaxed);
+            self.uncached_tokens.fetch_sub(booked.uncached_tokens.into(), Ordering::Relaxed);
+            self.prefilling.fetch_sub(1, Ordering::Relaxed);
+            self.progress.store(now.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The request has ended, with or without a first token.
+    pub fn release(&self, mut booked: Booked, now: Micros) {
+        self.first_token(&mut booked, now);
+        self.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Requests sent so far: the difference of two readings is what was sent between them.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// What is in flight now.
+    ///
+    /// Prompts are taken to be computed one after another: since the last one was finished the endpoint has worked on the
+    /// next, and on no more than that. So a hung endpoint never looks idle.
+    pub fn in_flight(&self, now: Micros) -> InFlight {
+        let prefilling = self.prefilling.load(Ordering::Relaxed);
+        let work = self.work.load(Ordering::Relaxed);
+        let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
+        let head = work / u64::from(prefilling.max(1));
+        InFlight {
+            requests: self.requests.load(Ordering::Relaxed),
+            prefilling,
+            uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
+            backlog: (work - spent.min(head)) as f64 / 1e6,
+            recent: self.recent.now(now),
+        }
+    }
+}
+
+/// A sum whose parts fade, in one word: its value as `f32` and the milliseconds at which it had that value. Two adds at
+/// once may lose one.
+#[derive(Debug, Default)]
+struct Decaying(AtomicU64);
+
+impl Decaying {
+    fn add(&self, amount: f64, now: Micros) {
+        let value = (self.now(now) + amount) as f32;
+        self.0.store(u64::from(value.to_bits()) << 32 | millis(now), Ordering::Relaxed);
+    }
+
+    fn now(&self, now: Micros) -> f64 {
+        let word = self.0.load(Ordering::Relaxed);
+        let age = millis(now).saturating_sub(word & u64::from(u32::MAX)) as f64;
+        f64::from(f32::from_bits((word >> 32) as u32)) * (-age * 1e3 / RECENT_HALF_LIFE.0 as f64).exp2()
+    }
+}
+
+/// In 32 bits: 49 days.
+fn millis(now: Micros) -> u64 {
+    now.0 / 1_000 & u64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn request(uncached_tokens: u32, work: f64) -> Request {
+        Request { uncached_tokens, work }
+    }
+
+    #[test]
+    fn a_request_is_given_back_once_in_every_ending() {
+        let ledger = Ledger::default();
+        let mut streamed = ledger.book(request(100, 1.0), Micros(0));
+        let broken = ledger.book(request(50, 0.5), Micros(0));
+        assert_eq!(
+            ledger.in_flight(Micros(0)),
+            InFlight { requests: 2, prefilling: 2, uncached_tokens: 150, backlog: 1.5, recent: 1.5 }
+        );
+        ledger.first_token(&mut streamed, Micros(SECOND));
+        ledger.first_token(&mut streamed, Micros(SECOND));
+        let left = ledger.in_flight(Micros(SECOND));
+        assert_eq!((left.requests, left.prefilling, left.uncached_tokens, left.backlog), (2, 1, 50, 0.5));
+        ledger.release(broken, Micros(SECOND));
+        ledger.release(streamed, Micros(SECOND));
+        let nothing = ledger.in_flight(Micros(SECOND));
+        assert_eq!(nothing, InFlight { recent: nothing.recent, ..InFlight::default() });
+        assert_eq!(ledger.sent(), 2);
+    }
+
+    #[test]
+    fn what_was_sent_fades() {
+        let ledger = Ledger::default();
+        let booked = ledger.book(request(10, 2.0), Micros(0));
+        ledger.release(booked, Micros(0));
+        for (at, recent) in [(0, 2.0), (RECENT_HALF_LIFE.0, 1.0), (2 * RECENT_HALF_LIFE.0, 0.5)] {
+            assert_eq!(ledger.in_flight(Micros(at)).recent, recent);
+        }
+    }
+
+    #[test]
+    fn the_backlog_shrinks_with_time_but_never_below_what_waits() {
+        let ledger = Ledger::default();
+        let _held: Vec<_> = (0..3).map(|_| ledger.book(request(10, 1.0), Micros(0))).collect();
+        for (at, backlog) in [(0, 3.0), (SECOND / 2, 2.5), (SECOND, 2.0), (9 * SECOND, 2.0)] {
+            assert_eq!(ledger.in_flight(Micros(at)).backlog, backlog);
+        }
+    }
+}
