@@ -25,11 +25,12 @@ fn scores(
     last_cold: &[u64],
 ) -> Vec<Option<f64>> {
     let candidates: Vec<_> =
-        (0..).zip(loads).map(|(id, &load)| Candidate { id: EndpointId(id), load }).collect();
+        (0..).zip(loads).map(|(id, &load)| Candidate::new(EndpointId(id), load)).collect();
     let mut scores = vec![None; candidates.len()];
     let founds_prefix = total > 0 && matched.iter().all(|&matched| matched == 0);
     let last_cold = if founds_prefix { last_cold } else { &[] };
-    scorer.score(&View { candidates: &candidates, matched, total, last_cold }, &mut scores);
+    let view = View { candidates: &candidates, matched, total, last_cold, ..View::default() };
+    scorer.score(&view, &mut scores);
     scores
 }
 
@@ -198,7 +199,7 @@ fn no_number_is_no_measurement() {
 
 #[test]
 fn no_candidates_are_no_trouble() {
-    for scorer in [Scorer::Prefix, Scorer::Queue, Scorer::Kv, Scorer::NoHitLru] {
+    for scorer in Scorer::ALL {
         assert_eq!(scores(scorer, &[], &[], 0, &[]), [], "{}", scorer.name());
     }
 }
@@ -218,7 +219,7 @@ proptest::proptest! {
         let loads: Vec<_> = loads.into_iter().map(|(waiting, kv)| load(waiting, kv)).collect();
         let matched: Vec<u32> = (0..loads.len()).map(|place| (seed >> place) as u32 % 20).collect();
         let last_cold: Vec<u64> = matched.iter().map(|&matched| u64::from(matched)).collect();
-        for scorer in [Scorer::Prefix, Scorer::Queue, Scorer::Kv, Scorer::NoHitLru] {
+        for scorer in Scorer::ALL {
             for score in scores(scorer, &loads, &matched, total, &last_cold).into_iter().flatten() {
                 proptest::prop_assert!((0.0..=1.0).contains(&score), "{} gives {score}", scorer.name());
             }

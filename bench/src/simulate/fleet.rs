@@ -33,7 +33,7 @@ impl Fleet {
         for id in (0..).map(EndpointId).take(replicas) {
             index.join(id, belief_blocks)?;
         }
-        let rules = Rules { policy, tokenizer: Kind::Words, block: replica.block_size };
+        let rules = Rules { policy, tokenizer: Kind::Words, block: replica.block_size, ..Rules::default() };
         let replicas = (0..replicas).map(|_| VirtualReplica::new(replica)).collect();
         Ok(Self { options: *options, rules, index, replicas })
     }
@@ -60,7 +60,7 @@ impl Fleet {
     /// The picker's decision on the replicas as they are when the request arrives.
     fn decide(&mut self, ready: &Ready<'_>, turn: u64) -> Result<Decision, picker::Refusal> {
         self.replicas.iter_mut().for_each(|replica| replica.advance(ready.at));
-        let candidate = |(id, replica)| Candidate { id: EndpointId(id), load: load(replica) };
+        let candidate = |(id, replica)| Candidate::new(EndpointId(id), load(replica));
         let candidates: Vec<_> = (0..).zip(&self.replicas).map(candidate).collect();
         let draw = Draw { seed: self.options.seed, turn };
         decide(&ready.ask, &candidates, &self.index, &self.rules, draw)
