@@ -90,3 +90,74 @@ fn second(now: Micros) -> u64 {
 fn age(word: u64, now: Micros) -> u64 {
     second(now).wrapping_sub(word >> ID_BITS) & mask(SECOND_BITS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn at(second: u64) -> Micros {
+        Micros(second * SECOND)
+    }
+
+    /// Sessions that share a line, each with a tag of its own.
+    fn rivals() -> impl Iterator<Item = u64> {
+        (1..).map(|number| number << (ID_BITS + SECOND_BITS) | 5)
+    }
+
+    #[test]
+    fn a_session_is_where_it_was_sent_last_until_its_time_is_over() {
+        let sessions = Sessions::default();
+        assert_eq!(sessions.last(77, at(0)), None);
+        sessions.learn(77, EndpointId(3), at(10));
+        sessions.learn(77, EndpointId(65_535), at(20));
+        for (second, id) in [(20, Some(EndpointId(65_535))), (320, Some(EndpointId(65_535))), (321, None)] {
+            assert_eq!(sessions.last(77, at(second)), id, "{second}");
+        }
+        assert_eq!(sessions.last(78, at(20)), None);
+    }
+
+    #[test]
+    fn no_session_is_none() {
+        let sessions = Sessions::default();
+        sessions.learn(0, EndpointId(3), at(1));
+        assert_eq!(sessions.last(0, at(1)), None);
+    }
+
+    /// The ninth of a line takes the place of the one that was seen longest ago.
+    #[test]
+    fn the_longest_unseen_makes_room() {
+        let sessions = Sessions::default();
+        rivals()
+            .zip(1..)
+            .take(8)
+            .for_each(|(session, second)| sessions.learn(session, EndpointId(7), at(second)));
+        let (first, ninth) = (1 << (ID_BITS + SECOND_BITS) | 5, 9 << (ID_BITS + SECOND_BITS) | 5);
+        sessions.learn(first, EndpointId(7), at(20));
+        sessions.learn(ninth, EndpointId(9), at(21));
+        let known: Vec<_> =
+            rivals().take(9).map(|session| sessions.last(session, at(22)).is_some()).collect();
+        assert_eq!(known, [true, false, true, true, true, true, true, true, true]);
+    }
+
+    /// In a process of more than 12 days the seconds begin anew.
+    #[test]
+    fn ages_survive_the_turn_of_the_seconds() {
+        let sessions = Sessions::default();
+        let turn = 1 << SECOND_BITS;
+        sessions.learn(77, EndpointId(3), at(turn - 10));
+        assert_eq!(sessions.last(77, at(turn + 10)), Some(EndpointId(3)));
+        assert_eq!(sessions.last(77, at(turn + 291)), None);
+    }
+
+    #[test]
+    fn sessions_are_many() {
+        let sessions = Sessions::default();
+        let hash = |number: u64| crate::chance::mix(number).max(1);
+        (0..SESSIONS_MAX as u64 / 2).for_each(|number| sessions.learn(hash(number), EndpointId(1), at(1)));
+        let known =
+            (0..SESSIONS_MAX as u64 / 2).filter(|&number| sessions.last(hash(number), at(1)).is_some());
+        assert!(known.count() > SESSIONS_MAX * 49 / 100);
+    }
+}

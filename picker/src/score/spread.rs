@@ -5,22 +5,27 @@ use super::{Candidate, View};
 /// Requests that make a whole point where the engines' own counts lie closer together: an engine takes some in at once.
 const SCALE: f64 = 16.0;
 
-/// Least and most of what was seen, and how far apart they are.
+/// Over the measured candidates: least and most of the engine's count, and of the requests that it has not seen.
 #[derive(Clone, Copy)]
-struct Range {
+struct Ranges {
     least: f64,
     most: f64,
+    unseen_least: u32,
+    unseen_most: u32,
 }
 
-impl Range {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let nothing = Self { least: f64::INFINITY, most: f64::NEG_INFINITY };
-        values
-            .fold(nothing, |range, value| Self { least: range.least.min(value), most: range.most.max(value) })
-    }
+impl Ranges {
+    const NOTHING: Self =
+        Self { least: f64::INFINITY, most: f64::NEG_INFINITY, unseen_least: u32::MAX, unseen_most: 0 };
 
-    fn width(self) -> f64 {
-        self.most - self.least
+    /// The count is finite.
+    fn with(self, count: f64, unseen: u32) -> Self {
+        Self {
+            least: if count < self.least { count } else { self.least },
+            most: if count > self.most { count } else { self.most },
+            unseen_least: self.unseen_least.min(unseen),
+            unseen_most: self.unseen_most.max(unseen),
+        }
     }
 }
 
@@ -32,16 +37,20 @@ impl Range {
 /// prefix. So they count on a scale of their own: the wider of both ranges, and at least [`SCALE`]. With no such request,
 /// or as many everywhere, this is the formula above.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>], figure: fn(&Candidate) -> Option<f64>) {
-    let measured = |candidate: &Candidate| figure(candidate).filter(|count| count.is_finite());
-    let unseen = |candidate: &Candidate| f64::from(candidate.load.unseen);
-    let counted = || view.candidates.iter().filter_map(|to| Some((measured(to)?, unseen(to))));
-    let (seen, fresh) = (Range::of(counted().map(|both| both.0)), Range::of(counted().map(|both| both.1)));
-    let range = seen.width().max(fresh.width());
-    let above = |count: f64, least: f64, range: f64| if range > 0.0 { (count - least) / range } else { 0.0 };
+    let counted = |to: &Candidate| figure(to).filter(|count| count.is_finite());
+    let mut ranges = Ranges::NOTHING;
+    for candidate in view.candidates {
+        if let Some(count) = counted(candidate) {
+            ranges = ranges.with(count, candidate.load.unseen);
+        }
+    }
+    let unseen_range = f64::from(ranges.unseen_most.saturating_sub(ranges.unseen_least));
+    let range = (ranges.most - ranges.least).max(unseen_range);
     for (score, candidate) in scores.iter_mut().zip(view.candidates) {
-        *score = measured(candidate).map(|count| {
-            let unseen = above(unseen(candidate), fresh.least, range.max(SCALE));
-            1.0 - above(count, seen.least, range) - unseen
+        *score = counted(candidate).map(|count| {
+            let above = if range > 0.0 { (count - ranges.least) / range } else { 0.0 };
+            let unseen = f64::from(candidate.load.unseen - ranges.unseen_least);
+            1.0 - above - if unseen > 0.0 { unseen / range.max(SCALE) } else { 0.0 }
         });
     }
 }

@@ -49,7 +49,8 @@ impl Weights {
 
     /// The scorers that count, and for what, in the order of [`Scorer::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Scorer, f64)> {
-        Scorer::ALL.into_iter().zip(self.0).filter(|(_, weight)| *weight > 0.0)
+        let all = Scorer::ALL.iter().zip(&self.0);
+        all.filter(|(_, weight)| **weight > 0.0).map(|(&scorer, &weight)| (scorer, weight))
     }
 
     /// The highest total that scores can come to.
