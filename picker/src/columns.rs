@@ -51,25 +51,18 @@ impl Table {
         }
     }
 
-    /// By candidate, the sum of weight times figure; what is left out counts 0.
-    pub(crate) fn totals(&self) -> Vec<f64> {
-        let mut totals = vec![0.0; self.rows];
-        for (column, figures) in self.columns().iter().zip(self.figures.chunks_exact(self.rows.max(1))) {
-            for (total, figure) in totals.iter_mut().zip(figures) {
-                *total += figure.unwrap_or(0.0) * column.weight;
-            }
-        }
-        totals
-    }
-
     /// The columns, in the order in which they were added.
     pub fn columns(&self) -> &[Column] {
         &self.columns[..self.count]
     }
 
+    /// Each column with its figures.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Column, &[Option<f64>])> {
+        self.columns().iter().zip(self.figures.chunks_exact(self.rows.max(1)))
+    }
+
     /// The figures of the candidate at a place, in the order of the columns; `None` where it was left out.
     pub fn row(&self, candidate: usize) -> impl Iterator<Item = Option<f64>> {
-        let columns = self.figures.chunks_exact(self.rows.max(1));
-        columns.filter_map(move |column| column.get(candidate).copied())
+        self.iter().filter_map(move |(_, figures)| figures.get(candidate).copied())
     }
 }

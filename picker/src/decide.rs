@@ -345,7 +345,7 @@ fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Op
     Ok(prompt.then(|| tokenizer.finish()))
 }
 
-/// The candidates, ready to be taken by rank. A total that is no number goes last.
+/// The candidates, ready to be taken by rank.
 fn choices(ranking: &Ranking, view: &View<'_>, draw: Draw) -> Vec<Choice> {
     let count = view.candidates.len();
     let first = turn(draw, count);
@@ -354,16 +354,30 @@ fn choices(ranking: &Ranking, view: &View<'_>, draw: Draw) -> Vec<Choice> {
         Ties::Turns => (count - (candidate + count - first) % count) as u64,
         Ties::Less(figure) => less(figure(&view.candidates[candidate])) | draw.number(candidate) >> 32,
     };
-    let choice = |(candidate, (to, &total)): (usize, (&Candidate, &f64))| Choice {
+    let choice = |(candidate, to): (usize, &Candidate)| Choice {
         candidate,
         id: to.id,
         matched: view.matched[candidate],
-        total: if total.is_nan() { f64::NEG_INFINITY } else { total },
+        total: ranking.totals.get(candidate).copied().unwrap_or(0.0),
         preferred: false,
         tie: tie(candidate),
         tried: false,
     };
-    view.candidates.iter().zip(&ranking.totals).enumerate().map(choice).collect()
+    let mut choices: Vec<_> = view.candidates.iter().enumerate().map(choice).collect();
+    sum_up(&ranking.table, &mut choices);
+    choices
+}
+
+/// Adds to each total the sum of weight times figure; what is left out counts 0. A total that is no number goes last.
+fn sum_up(table: &Table, choices: &mut [Choice]) {
+    for (column, figures) in table.iter() {
+        for (choice, figure) in choices.iter_mut().zip(figures) {
+            choice.total += figure.unwrap_or(0.0) * column.weight;
+        }
+    }
+    for choice in choices.iter_mut().filter(|choice| choice.total.is_nan()) {
+        choice.total = f64::NEG_INFINITY;
+    }
 }
 
 /// The less the figure, the higher, in the upper half: floats that are not negative are ordered as their bits are.

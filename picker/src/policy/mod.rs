@@ -48,11 +48,11 @@ const PREFIX_ONLY: Weights = Weights::preset(&[(Scorer::Prefix, 3.0)]);
 /// Source: llm-d's guide for its optimised baseline, where the affinity filter stands before this scorer alone.
 const AFFINITY: Weights = Weights::preset(&[(Scorer::TokenLoad, 1.0)]);
 
-/// What ranks the candidates. All by candidate.
+/// What ranks the candidates.
 pub(crate) struct Ranking {
-    /// The figures that the totals are made of; no columns for baselines.
+    /// A candidate's total is the sum of weight times figure, and the higher goes first.
     pub(crate) table: Table,
-    /// The higher goes first.
+    /// Totals of a baseline, which has no columns; empty for all others, and where every total is 0.
     pub(crate) totals: Vec<f64>,
     pub(crate) ties: Ties,
 }
@@ -67,13 +67,10 @@ pub(crate) enum Ties {
 }
 
 impl Ranking {
-    /// Totals that are the sums of the table's rows.
     fn of(table: Table, ties: Ties) -> Self {
-        let totals = table.totals();
-        Self { table, totals, ties }
+        Self { table, totals: Vec::new(), ties }
     }
 
-    /// Totals without figures.
     fn bare(totals: Vec<f64>, ties: Ties) -> Self {
         Self { table: Table::default(), totals, ties }
     }
@@ -128,14 +125,13 @@ impl Policy {
 
     /// Ranks the candidates; `weights` replaces the preset of a policy that sums.
     pub(crate) fn rank(self, view: &View<'_>, weights: Option<Weights>) -> Ranking {
-        let count = view.candidates.len();
         match self {
             Self::Prefix => sum::rank(view, &weights.unwrap_or(PREFIX)),
             Self::PrefixOnly => sum::rank(view, &weights.unwrap_or(PREFIX_ONLY)),
             Self::Affinity => affinity::rank(view, &weights.unwrap_or(AFFINITY)),
             Self::LeastQueue => Ranking::bare(fewest_in_flight(view), Ties::Chance),
-            Self::RoundRobin => Ranking::bare(vec![0.0; count], Ties::Turns),
-            Self::Random => Ranking::bare(vec![0.0; count], Ties::Chance),
+            Self::RoundRobin => Ranking::bare(Vec::new(), Ties::Turns),
+            Self::Random => Ranking::bare(Vec::new(), Ties::Chance),
             Self::Sticky => sticky::rank(view),
             Self::Guarded => guarded::rank(view),
             Self::ExpectedTtft => expected_ttft::rank(view),
