@@ -374,7 +374,17 @@ async fn an_unreachable_endpoint_that_appears_makes_the_router_ready() {
 // Behaviours 29 and 58: the baselines route through the same proxy.
 #[tokio::test]
 async fn every_policy_serves_and_says_its_name() {
-    for policy in ["prefix", "prefix-only", "least-queue", "round-robin", "random"] {
+    for policy in [
+        "prefix",
+        "prefix-only",
+        "least-queue",
+        "round-robin",
+        "random",
+        "sticky",
+        "guarded",
+        "affinity",
+        "expected-ttft",
+    ] {
         let stubs = [Stub::start().await, Stub::start().await];
         let router = Setup::of(&[&stubs[0], &stubs[1]]).yaml(&format!("policy: {policy}")).start().await;
         let responses: Vec<Response> = [router.chat(cold(1)).await, router.chat(cold(1)).await].into();

@@ -85,7 +85,7 @@ pub struct ShownDecision {
     pub total: usize,
     /// Nobody is believed to hold any.
     pub cold: bool,
-    /// The winner's weighted sum; for `least-queue` minus its requests in flight.
+    /// What ranked the winner: its weighted sum; for `least-queue` minus its requests in flight.
     pub score: f64,
     /// The next best and its sum; none of one replica.
     pub next: Option<(usize, f64)>,
