@@ -21,6 +21,7 @@ use crate::sessions::Sessions;
 use crate::tokens::bytes::{Bytes, Knowns};
 use crate::tokens::words::Words;
 use crate::tokens::{Kind, Tokenizer};
+use crate::traffic::{Fork, Lesson};
 
 /// Bytes of a model's name that are kept; a longer one stands as no name.
 pub const MODEL_BYTES_MAX: usize = 256;
@@ -123,6 +124,8 @@ pub struct Decision {
     table: Table,
     /// Names the client's session; 0 for none.
     session: u64,
+    /// What the request teaches about the traffic.
+    lesson: Lesson,
     /// What of the body was known before it came, for [`Memo::learn`].
     pub recall: Recall,
     /// Whether the engine keeps the prompt once it has answered.
@@ -159,6 +162,7 @@ pub fn decide_recalling(
 /// The decision on a request that was read, or on blocks that came without a text.
 pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rules, draw: Draw) -> Decision {
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
+    let fork = Fork::of(&asked.blocks, matched.iter().copied().max().unwrap_or(0));
     let total = asked.blocks.total() as u32;
     let cold = total > 0 && matched.iter().all(|&matched| matched == 0);
     let last_cold: Vec<u64> = match cold && asked.fills_cache {
@@ -175,12 +179,14 @@ pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rul
         model: asked.model.as_deref(),
         session_at: asked.session_at,
         key: asked.key(),
+        seen: index.traffic().seen(fork),
     };
     let ranking = rules.policy.rank(&view, rules.weights);
+    let lesson = Lesson { fork, waiting: ranking.waiting };
     let choices = choices(&ranking, &view, draw);
     let Asked { blocks, reading, model, stream, recall, session, session_at: _, fills_cache } = asked;
     let table = ranking.table;
-    Decision { blocks, reading, model, stream, cold, choices, table, session, recall, fills_cache }
+    Decision { blocks, reading, model, stream, cold, choices, table, session, lesson, recall, fills_cache }
 }
 
 impl Decision {
@@ -216,6 +222,11 @@ impl Decision {
     /// Records the prompt at the endpoint that accepted it; nothing for an API that fills no cache.
     pub fn commit(&self, index: &Index, id: EndpointId) -> Option<Commit> {
         (self.fills_cache && self.blocks.total() > 0).then(|| index.commit(id, &self.blocks, self.cold))
+    }
+
+    /// Learns what this request has in common with others, which takes `work` seconds of computing where it went. Once for a request.
+    pub fn learn(&self, index: &Index, work: f64) {
+        index.traffic().learn(self.lesson, work);
     }
 
     /// Records where the session is, beside the commit; nothing for a request without one.

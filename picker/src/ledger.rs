@@ -23,10 +23,16 @@ pub struct InFlight {
     pub backlog: f64,
     /// Seconds of computing that were sent lately, each counted half after [`RECENT_HALF_LIFE`].
     pub recent: f64,
+    /// The share of the time that makes, since the first request at the earliest: 1 for an endpoint that always computes, more for one
+    /// that was sent more than it can.
+    pub busy: f64,
 }
 
 /// After how many microseconds work sent counts half.
-pub const RECENT_HALF_LIFE: Micros = Micros(60_000_000);
+pub const RECENT_HALF_LIFE: Micros = Micros(300_000_000);
+
+/// Seconds that a ledger pretends to have been idle before its first booking, so that the first request is no load of 100 %.
+const IDLE_BEFORE: f64 = 20.0;
 
 /// A request to be booked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +63,8 @@ pub struct Ledger {
     /// When the endpoint last finished a prompt, or began one after idling.
     progress: AtomicU64,
     sent: AtomicU64,
+    /// When the first request was booked, in microseconds; 0 for never.
+    first: AtomicU64,
     recent: Decaying,
 }
 
@@ -72,6 +80,7 @@ impl Ledger {
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.uncached_tokens.fetch_add(uncached_tokens.into(), Ordering::Relaxed);
         self.work.fetch_add(work, Ordering::Relaxed);
+        let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
         self.recent.add(work as f64 / 1e6, now);
         Booked { uncached_tokens, work, has_token: false }
     }
@@ -106,13 +115,22 @@ impl Ledger {
         let work = self.work.load(Ordering::Relaxed);
         let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
         let head = work / u64::from(prefilling.max(1));
+        let recent = self.recent.now(now);
         InFlight {
             requests: self.requests.load(Ordering::Relaxed),
             prefilling,
             uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
             backlog: (work - spent.min(head)) as f64 / 1e6,
-            recent: self.recent.now(now),
+            recent,
+            busy: recent / self.lifetime(now),
         }
+    }
+
+    /// Seconds that `recent` is a sum over, the older the less they count, as its parts do.
+    fn lifetime(&self, now: Micros) -> f64 {
+        let age = now.0.saturating_sub(self.first.load(Ordering::Relaxed)) as f64 / 1e6 + IDLE_BEFORE;
+        let mean_life = RECENT_HALF_LIFE.0 as f64 / 1e6 / std::f64::consts::LN_2;
+        mean_life * (1.0 - (-age / mean_life).exp())
     }
 }
 
@@ -154,10 +172,9 @@ mod tests {
         let ledger = Ledger::default();
         let mut streamed = ledger.book(request(100, 1.0), Micros(0));
         let broken = ledger.book(request(50, 0.5), Micros(0));
-        assert_eq!(
-            ledger.in_flight(Micros(0)),
-            InFlight { requests: 2, prefilling: 2, uncached_tokens: 150, backlog: 1.5, recent: 1.5 }
-        );
+        let booked = ledger.in_flight(Micros(0));
+        assert_eq!((booked.requests, booked.prefilling, booked.uncached_tokens), (2, 2, 150));
+        assert_eq!((booked.backlog, booked.recent), (1.5, 1.5));
         ledger.first_token(&mut streamed, Micros(SECOND));
         ledger.first_token(&mut streamed, Micros(SECOND));
         let left = ledger.in_flight(Micros(SECOND));
@@ -165,7 +182,7 @@ mod tests {
         ledger.release(broken, Micros(SECOND));
         ledger.release(streamed, Micros(SECOND));
         let nothing = ledger.in_flight(Micros(SECOND));
-        assert_eq!(nothing, InFlight { recent: nothing.recent, ..InFlight::default() });
+        assert_eq!(nothing, InFlight { recent: nothing.recent, busy: nothing.busy, ..InFlight::default() });
         assert_eq!(ledger.sent(), 2);
     }
 
@@ -177,6 +194,23 @@ mod tests {
         for (at, recent) in [(0, 2.0), (RECENT_HALF_LIFE.0, 1.0), (2 * RECENT_HALF_LIFE.0, 0.5)] {
             assert_eq!(ledger.in_flight(Micros(at)).recent, recent);
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_always_computes_is_busy_all_the_time() {
+        let ledger = Ledger::default();
+        for second in 0..3_000 {
+            let now = Micros(second * SECOND + 1);
+            let booked = ledger.book(request(10, if second < 1_500 { 1.0 } else { 0.5 }), now);
+            ledger.release(booked, now);
+            if second == 1_499 {
+                assert!((ledger.in_flight(now).busy - 1.0).abs() < 0.02, "{:?}", ledger.in_flight(now));
+            }
+        }
+        assert!((ledger.in_flight(Micros(3_000 * SECOND)).busy - 0.5).abs() < 0.04);
+        let first = Ledger::default();
+        let _booked = first.book(request(10, 1.0), Micros(5));
+        assert!(first.in_flight(Micros(5)).busy < 0.06, "one request is no load yet");
     }
 
     #[test]

@@ -25,5 +25,6 @@ pub mod read;
 pub mod score;
 pub mod sessions;
 pub mod tokens;
+pub mod traffic;
 
 pub use decide::{Ask, Decision, Refusal, Rules, decide, decide_recalling};

@@ -13,6 +13,8 @@ pub struct Load {
     pub running: Option<f64>,
     /// Share of the KV cache that running requests hold, 0 to 1.
     pub kv_usage: Option<f64>,
+    /// Requests that wait at the engine and are not this router's.
+    pub foreign: Option<f64>,
     /// Of the requests in flight, those sent since the engine was asked for its figures: it has not counted them.
     pub unseen: u32,
     /// What this router has in flight there, now.

@@ -29,6 +29,7 @@ use shard::Writer;
 use space::{Room, Space};
 
 use crate::hash::{BlockHash, Blocks};
+use crate::traffic::Traffic;
 
 /// Endpoints that one index can know at a time.
 pub const ENDPOINTS_MAX: usize = 1_024;
@@ -111,6 +112,7 @@ pub struct Index {
     /// Held by whoever changes the fleet; the last number given to a belief.
     beliefs: Mutex<u64>,
     colds: Colds,
+    traffic: Traffic,
     key: u64,
 }
 
@@ -139,8 +141,8 @@ struct Shard {
 
 impl Default for Index {
     fn default() -> Self {
-        let (fleet, beliefs, colds) = Default::default();
-        Self { fleet, beliefs, colds, key: RandomState::new().hash_one(0) }
+        let (fleet, beliefs, colds, traffic) = Default::default();
+        Self { fleet, beliefs, colds, traffic, key: RandomState::new().hash_one(0) }
     }
 }
 
@@ -226,6 +228,11 @@ impl Index {
     /// Blocks of each prompt's leading run that one endpoint holds, summed.
     pub fn matched(&self, id: EndpointId, blocks: &Blocks) -> u32 {
         self.look_up(blocks, [id].into_iter())[0]
+    }
+
+    /// What the requests of all endpoints had in common.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Number of the last cold request that went to the endpoint, from 1; 0 for never.

@@ -55,6 +55,8 @@ pub(crate) struct Ranking {
     /// Totals of a baseline, which has no columns; empty for all others, and where every total is 0.
     pub(crate) totals: Vec<f64>,
     pub(crate) ties: Ties,
+    /// Of the time to the first token at the best holder, the share that is waiting; 0 where nobody asks.
+    pub(crate) waiting: f32,
 }
 
 /// What decides between equal totals.
@@ -68,11 +70,11 @@ pub(crate) enum Ties {
 
 impl Ranking {
     fn of(table: Table, ties: Ties) -> Self {
-        Self { table, totals: Vec::new(), ties }
+        Self { table, totals: Vec::new(), ties, waiting: 0.0 }
     }
 
     fn bare(totals: Vec<f64>, ties: Ties) -> Self {
-        Self { table: Table::default(), totals, ties }
+        Self { table: Table::default(), totals, ties, waiting: 0.0 }
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::belief::EndpointId;
 use crate::load::Load;
+use crate::traffic::Seen;
 
 pub use lora::Adapters;
 pub use weights::{WEIGHT_MAX, Weights, WeightsError};
@@ -62,6 +63,8 @@ pub struct View<'a> {
     pub session_at: Option<EndpointId>,
     /// What a policy may hold on to: the session, else the beginning of the prompt; 0 for neither.
     pub key: u64,
+    /// What the requests lately had in common.
+    pub seen: Seen,
 }
 
 impl View<'_> {
