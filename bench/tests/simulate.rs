@@ -330,10 +330,7 @@ fn bad_bodies_are_named_by_their_request() {
 #[test]
 fn a_file_that_cannot_be_had_is_the_operators_fault() {
     let (error, usage) = printed(&fixture("index.json"), &[]).unwrap_err();
-    assert!(
-        error.contains("index.json:1: EOF while parsing an object at line 1 column 1") && usage,
-        "{error}"
-    );
+    assert!(error.contains("index.json:1:1: EOF while parsing an object") && usage, "{error}");
     let (error, usage) = printed(&fixture("traces/seq.jsonl"), &["--replicas", "0"]).unwrap_err();
     assert!(error.ends_with("seq.jsonl: replicas: found 0, wanted 1 to 1024") && usage, "{error}");
     let (error, usage) = printed(Path::new("no/such/trace.jsonl"), &[]).unwrap_err();
