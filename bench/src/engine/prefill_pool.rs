@@ -74,8 +74,7 @@ mod tests {
             let transfer = Link { gigabits_per_second }.transfer(4000);
             assert_eq!(format!("{:.1}", transfer.millis()), format!("{transfer_ms:.1}"));
             let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 12_000.0 };
-            let RemotePrefill { wait, prefill } =
-                PrefillPool::new(1, timing).compute(Seconds(3.0), 4000);
+            let RemotePrefill { wait, prefill } = PrefillPool::new(1, timing).compute(Seconds(3.0), 4000);
             let ttft = wait + prefill + transfer;
             assert_eq!(format!("{:.1}", ttft.millis()), format!("{ttft_ms:.1}"));
         }
@@ -85,7 +84,8 @@ mod tests {
     fn the_lane_that_is_free_first_takes_the_next() {
         let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 1.0 };
         let mut pool = PrefillPool::new(2, timing);
-        let waits = [(0.0, 4), (0.0, 1), (0.5, 2), (0.5, 1), (9.0, 1)].map(|(at, tokens)| pool.compute(Seconds(at), tokens).wait.0);
+        let waits = [(0.0, 4), (0.0, 1), (0.5, 2), (0.5, 1), (9.0, 1)]
+            .map(|(at, tokens)| pool.compute(Seconds(at), tokens).wait.0);
         assert_eq!(waits, [0.0, 0.0, 0.5, 2.5, 0.0]);
     }
 }

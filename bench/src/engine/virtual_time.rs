@@ -265,8 +265,7 @@ mod tests {
                 What::FirstToken { wait, prefill } => Some((happened.ticket, wait, prefill)),
                 What::End => None,
             };
-            let mut answered: Vec<_> =
-                replica.take_happened().into_iter().filter_map(first_token).collect();
+            let mut answered: Vec<_> = replica.take_happened().into_iter().filter_map(first_token).collect();
             answered.sort_by_key(|(ticket, ..)| *ticket);
             assert_eq!(answered.len(), case.requests.len(), "{}", case.name);
             for (&(_, wait, prefill), request) in answered.iter().zip(&case.requests) {
@@ -299,7 +298,8 @@ mod tests {
             assert_eq!((figures.waiting, figures.running), (waiting, running), "at {at}");
             assert_eq!(figures.kv_usage, (blocks / 64.0f64).min(1.0), "at {at}");
         }
-        let order: Vec<_> = replica.take_happened().iter().map(|it| (it.ticket, it.at.0, it.what == What::End)).collect();
+        let order: Vec<_> =
+            replica.take_happened().iter().map(|it| (it.ticket, it.at.0, it.what == What::End)).collect();
         let want = [
             (first, 1.0, false),
             (remote, 1.5, false),

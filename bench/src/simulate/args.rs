@@ -46,22 +46,52 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Fleet")]
     pub slots: usize,
     /// What every prefill costs, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 5.0, allow_negative_numbers = true, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 5.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub prefill_overhead: f64,
     /// Uncached prompt tokens computed per second
-    #[arg(long, value_name = "N", default_value_t = 1000.0, allow_negative_numbers = true, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub prefill_tps: f64,
     /// Tokens of an answer that come per second after its first; inf: an answer ends with its first token
-    #[arg(long, value_name = "N", default_value_t = 50.0, allow_negative_numbers = true, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub decode_tps: f64,
     /// Which end of a prefix a replica evicts first; vLLM and fake-server: tail-first
     #[arg(long, value_enum, default_value_t = EvictionOrder::HeadFirst, help_heading = "Fleet")]
     pub eviction: EvictionOrder,
     /// Seconds between two scrapes of a replica's figures; 0: always fresh
-    #[arg(long, value_name = "S", default_value_t = 0.0, allow_negative_numbers = true, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 0.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub metrics_age: f64,
     /// The first replica computes at F times the rate of the others
-    #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "F",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub slow_replica: f64,
     /// Second at which one more replica joins, empty
     #[arg(long, value_name = "S", allow_negative_numbers = true, help_heading = "Fleet")]
@@ -96,7 +126,13 @@ pub struct SimulateArgs {
     pub link_gbps: f64,
 
     /// Divide all times of the trace by X
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Load"
+    )]
     pub speed: f64,
     /// Let N requests arrive at once, when the first of them does
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]

@@ -8,8 +8,8 @@ use picker::hash::BlockSize;
 use serde::Serialize;
 
 use super::{Columns, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, play_all, table};
+use crate::trace::form::{self, AnyTrace};
 use crate::trace::lines::{Loaded, Skipped, TraceFileError};
-use crate::trace::{file, hashed};
 
 /// Fewer requests than that, over all policies, are played before anybody looks.
 const REQUESTS_WITH_PROGRESS: u64 = 20_000;
@@ -72,9 +72,16 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
 
 /// Reads the trace; its first line tells its form.
 fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
-    let play = |reason| SimulateError::Play { path: args.trace.clone(), reason };
-    let (path, bad, size) = (&args.trace, args.bad_lines(), args.block_size()?);
-    todo!()
+    let size = args.block_size()?;
+    let Loaded { requests, skipped } = form::read(&args.trace, args.bad_lines())?;
+    let (workload, columns) = match requests {
+        AnyTrace::Bodies(trace) => {
+            (Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE)), args.columns(false))
+        }
+        AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true)),
+    };
+    let workload = workload.map_err(|reason| SimulateError::Play { path: args.trace.clone(), reason })?;
+    Ok(Read { workload, skipped, columns })
 }
 
 /// On a terminal's stderr, and only for what takes a while.

@@ -136,17 +136,28 @@ mod tests {
 
     #[test]
     fn a_group_moves_when_its_next_request_goes_elsewhere() {
-        let all = [(0, 0), (1, 2), (0, 1), (1, 2), (0, 0)].map(|(group, replica)| served(Some(group), replica, 0));
+        let all =
+            [(0, 0), (1, 2), (0, 1), (1, 2), (0, 0)].map(|(group, replica)| served(Some(group), replica, 0));
         assert_eq!(groups(&all), Groups { on_one: 1, all: 2, moves: 2 });
         assert_eq!(groups(&[served(None, 0, 0), served(None, 1, 0)]), Groups::default());
     }
 
     #[test]
     fn an_answer_stands_still_for_the_prompts_that_begin_while_it_runs() {
-        let answer = |replica, from, to| Served { replica, answer: Some((Seconds(from), Seconds(to))), ..Served::default() };
+        let answer = |replica, from, to| Served {
+            replica,
+            answer: Some((Seconds(from), Seconds(to))),
+            ..Served::default()
+        };
         let mut all = [answer(0, 1.0, 4.0), answer(0, 9.0, 9.5), answer(1, 0.0, 9.0), Served::default()];
         let prefill = |begin, span| (Seconds(begin), Seconds(span));
-        stalls(&mut all, vec![vec![prefill(3.0, 0.5), prefill(0.5, 2.0), prefill(1.0, 0.25), prefill(4.0, 1.0)], Vec::new()]);
+        stalls(
+            &mut all,
+            vec![
+                vec![prefill(3.0, 0.5), prefill(0.5, 2.0), prefill(1.0, 0.25), prefill(4.0, 1.0)],
+                Vec::new(),
+            ],
+        );
         assert_eq!(all.map(|served| served.stall.0), [0.75, 0.0, 0.0, 0.0]);
     }
 }

@@ -233,7 +233,11 @@ fn pool(options: &SimulateOptions) -> Option<(Split, PrefillPool)> {
 }
 
 /// A prompt of which enough is not believed to be cached is computed elsewhere: as much of it as is not.
-fn elsewhere(pool: Option<&mut (Split, PrefillPool)>, sending: Sending, admitted: Admitted) -> Option<Elsewhere> {
+fn elsewhere(
+    pool: Option<&mut (Split, PrefillPool)>,
+    sending: Sending,
+    admitted: Admitted,
+) -> Option<Elsewhere> {
     let (split, pool) = pool?;
     if sending.uncached_tokens < split.threshold_tokens {
         return None;

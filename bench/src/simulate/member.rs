@@ -9,7 +9,9 @@ use picker::pace::Pace;
 use picker::score::Candidate;
 
 use super::run::Served;
-use crate::engine::{Admitted, Figures, Happened, Prompt, ReplicaOptions, Seconds, Ticket, VirtualReplica, What};
+use crate::engine::{
+    Admitted, Figures, Happened, Prompt, ReplicaOptions, Seconds, Ticket, VirtualReplica, What,
+};
 
 /// A replica and the router's view of it.
 pub(super) struct Member {
@@ -275,7 +277,11 @@ mod tests {
             let load = member.candidate(Seconds(now)).load;
             assert_eq!((load.waiting, load.running), (Some(waiting), Some(running)), "at {now}");
             let in_flight = load.in_flight;
-            assert_eq!((load.unseen, in_flight.requests, in_flight.prefilling), (unseen, requests, prefilling), "at {now}");
+            assert_eq!(
+                (load.unseen, in_flight.requests, in_flight.prefilling),
+                (unseen, requests, prefilling),
+                "at {now}"
+            );
             assert_eq!(in_flight.uncached_tokens, u64::from(prefilling) * 100, "at {now}");
         }
         let answers = served.map(|served| (served.wait.0, served.ttft.0, served.answer));

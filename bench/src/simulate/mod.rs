@@ -53,7 +53,9 @@ pub enum PlayError {
     #[error("hash_ids: found counts that no block size explains, wanted one for each block of input_length")]
     NoBlockSize,
     /// A prompt has another number of blocks than its length makes.
-    #[error("request {number}: found {found} hash ids, wanted {wanted} for {tokens} tokens in blocks of {size}")]
+    #[error(
+        "request {number}: found {found} hash ids, wanted {wanted} for {tokens} tokens in blocks of {size}"
+    )]
     BlockCount {
         /// Which request.
         number: usize,

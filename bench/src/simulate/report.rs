@@ -233,14 +233,38 @@ mod tests {
         let cells: Vec<&str> = full.lines().nth(1).unwrap_or_default().split("   ").map(str::trim).collect();
         let cells: Vec<&str> = cells.into_iter().filter(|cell| !cell.is_empty()).collect();
         let want = [
-            "round-robin", "40.0 %", "50.0 %", "2.00", "2.00", "2.00", "10 ms", "20 ms", "20 ms", "10 ms", "3 ms",
-            "1/1", "0", "4", "2 0",
+            "round-robin",
+            "40.0 %",
+            "50.0 %",
+            "2.00",
+            "2.00",
+            "2.00",
+            "10 ms",
+            "20 ms",
+            "20 ms",
+            "10 ms",
+            "3 ms",
+            "1/1",
+            "0",
+            "4",
+            "2 0",
         ];
         assert_eq!(cells, want, "{full}");
         let published = table(&[report], Columns::Published);
         let head = published.lines().next().unwrap_or_default();
-        let names = ["policy", "hit rate", "TTFT p50", "TTFT p95", "queue p95", "groups on one replica", "requests per replica"];
-        assert_eq!(head.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>(), names);
+        let names = [
+            "policy",
+            "hit rate",
+            "TTFT p50",
+            "TTFT p95",
+            "queue p95",
+            "groups on one replica",
+            "requests per replica",
+        ];
+        assert_eq!(
+            head.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>(),
+            names
+        );
     }
 
     #[test]
