@@ -96,7 +96,8 @@ fn skipped_text(skipped: &Skipped) -> String {
         return String::new();
     }
     let reasons: String = skipped.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
-    format!("{} bad lines left out, the first of them:\n{reasons}\n", skipped.lines)
+    let lines = if skipped.lines == 1 { "line" } else { "lines" };
+    format!("{} bad {lines} left out, the first of them:\n{reasons}\n", skipped.lines)
 }
 
 fn text(runs: &[Run], columns: Columns) -> String {
