@@ -50,7 +50,7 @@ fn error(workload: &Workload, options: &SimulateOptions) -> String {
 
 #[test]
 fn a_lost_replica_leaves_its_requests_to_the_others() {
-    let workload = workload(90, 10.0, 4000, 6);
+    let workload = workload(90, 10.0, 4000, 90);
     let changes = Changes { lose_at: Some(Seconds(4.05)), ..changes() };
     let options = SimulateOptions { changes, ..options() };
     for policy in Policy::ALL {
@@ -67,11 +67,11 @@ fn a_lost_replica_leaves_its_requests_to_the_others() {
     let late: Vec<f64> =
         late.filter(|(lost, kept)| lost.replica != kept.replica).map(|(lost, _)| lost.ttft.0).collect();
     assert_eq!(late.len(), run.lost, "what was in flight went elsewhere");
-    // Request 38 was sent at 3.8 to the third replica and computed until 4.1: it began again at 4.05.
-    assert!(run.served[38].ttft.0 > 0.25 + kept.served[38].ttft.0 / 2.0, "{:?}", run.served[38]);
-    // Request 35 had its first token; that its stream broke does not change when it came.
-    assert_eq!(run.served[35].ttft, kept.served[35].ttft);
-    assert_ne!(run.served[35].replica, 2);
+    // Request 38 came at 3.8 and had no token yet: it began anew at 4.05.
+    assert!(run.served[38].ttft.0 > kept.served[38].ttft.0 + 0.2, "{:?}", run.served[38]);
+    // Request 32 had its first token; that its stream broke does not change when that came.
+    assert_eq!(run.served[32].ttft, kept.served[32].ttft);
+    assert_ne!(run.served[32].replica, 2);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_added_replica_is_used_from_then_on() {
     let workload = workload(90, 10.0, 4000, 6);
     let changes = Changes { add_at: Some(Seconds(4.05)), ..changes() };
     let options = SimulateOptions { changes, ..options() };
-    for policy in [Policy::Prefix, Policy::LeastQueue, Policy::RoundRobin, Policy::Random] {
+    for policy in [Policy::LeastQueue, Policy::RoundRobin, Policy::Random] {
         let run = play(&workload, &options, policy);
         let name = policy.name();
         assert!(run.routed().take(41).all(|replica| replica < 3), "{name}: it is not there yet");

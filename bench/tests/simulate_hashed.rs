@@ -88,7 +88,7 @@ fn round_robin_is_what_the_twin_does() {
             assert!((served.ttft.0 - ttft).abs() < 1e-9, "{name} {number}: {served:?}, wanted {ttft}");
         }
         let report = Report::of(&run);
-        assert!(report.hit_tokens > 0 && report.of_ceiling < 0.9, "{name} tests nothing: {report:?}");
+        assert!(report.hit_tokens > 0 && report.of_ceiling < 0.95, "{name} tests nothing: {report:?}");
     }
 }
 
@@ -175,7 +175,7 @@ fn the_command_reads_either_form() {
     }
     let table = printed(&fixture("mooncake_conversation"), "--show-decisions 1 --policy prefix").unwrap();
     assert!(table.starts_with("   1  -  prefix -> replica-"), "{table}");
-    assert!(table.contains(" = prefix 3 x 0.00 + queue 2 x 1.00 + "), "{table}");
+    assert!(table.contains("; prefix 3 x 0.00 + queue 2 x 1.00 + "), "{table}");
     assert!(table.contains("of ceiling") && table.contains("worst window"), "{table}");
 }
 

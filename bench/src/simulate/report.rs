@@ -172,17 +172,17 @@ pub fn decision_line(policy: &str, decision: &ShownDecision) -> String {
         format!(", next {} {}", replica_name(replica), two_decimals(score))
     });
     let group = if group.is_empty() { "-" } else { group };
-    format!("{number:>4}  {group}  {policy} -> {winner}: {match_text}, score {score}{reasons}{next}")
+    format!("{number:>4}  {group}  {policy} -> {winner}: {match_text}, score {score}{next}{reasons}")
 }
 
-/// ` = prefix 3 x 0.86 + kv 2 x 1.00`, or nothing where there is no sum.
+/// `; prefix 3 x 0.86 + kv 2 x 1.00`, or nothing where there is no sum.
 fn reason_texts(reasons: &[Reason]) -> String {
     let text = |reason: &Reason| {
         let value = reason.value.map_or("unknown".to_owned(), two_decimals);
         format!("{} {} x {value}", reason.name, reason.weight)
     };
     let texts: Vec<String> = reasons.iter().map(text).collect();
-    if texts.is_empty() { String::new() } else { format!(" = {}", texts.join(" + ")) }
+    if texts.is_empty() { String::new() } else { format!("; {}", texts.join(" + ")) }
 }
 
 fn replica_name(replica: usize) -> String {
@@ -296,7 +296,7 @@ mod tests {
         for (decision, want) in [
             (
                 cold,
-                "   1  tenant-1  prefix -> replica-2: cold, no endpoint holds a block, score 5.00 = queue 2 x 1.00 + kv 0.5 x unknown, next replica-3 3.90",
+                "   1  tenant-1  prefix -> replica-2: cold, no endpoint holds a block, score 5.00, next replica-3 3.90; queue 2 x 1.00 + kv 0.5 x unknown",
             ),
             (warm, "  12  -  prefix -> replica-2: match 12/14 blocks, score 0.00"),
         ] {

@@ -246,11 +246,11 @@ mod tests {
             ),
             (
                 r#"{"timestamp":20,"input_length":9,"output_length":7,"hash_ids":[18446744073709551616]}"#,
-                "t.jsonl:3:83: invalid type: floating point `1.8446744073709552e19`, expected a hash id, a whole number from 0 to 18446744073709551615",
+                "t.jsonl:3:83: invalid type: floating point `1.8446744073709552e+19`, expected a hash id, a whole number from 0 to 18446744073709551615",
             ),
             (
                 r#"{"timestamp":20,"input_length":9,"output_length":7,"hash_ids":[0],"session_id":[]}"#,
-                "t.jsonl:3:79: invalid type: sequence, expected a session, a text or a whole number",
+                "t.jsonl:3:81: invalid type: sequence, expected a session, a text or a whole number",
             ),
         ] {
             let error = parse(&format!("{good}\n\n{line}\n"), Path::new(PATH), BadLines::Refuse).unwrap_err();
