@@ -241,3 +241,33 @@ fn bad_traces_are_the_operators_fault() {
     let (error, usage) = printed(&skipped.0, "--skip-bad --replicas 0").unwrap_err();
     assert!(error.ends_with("replicas: found 0, wanted 1 to 1024") && usage, "{error}");
 }
+
+/// The second lesson's own figures, to the digits that it prints.
+#[test]
+fn the_built_in_workload_gives_its_published_figures() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/demo3/expected.json");
+    let expected: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let runs = expected["runs"].as_array().unwrap();
+    let runs: Vec<_> =
+        runs.iter().filter(|run| run["config"] == "default" && run["seed"].as_u64() <= Some(3)).collect();
+    assert_eq!(runs.len(), 6);
+    for run in runs {
+        let variant = if run["variant"] == "keyed-by-conversation" { "keyed" } else { "new-text" };
+        let flags = format!("--demo3={variant} --demo3-seed {} --policy round-robin --json", run["seed"]);
+        let words = ["simulate"].into_iter().chain(flags.split(' '));
+        let mut out = Vec::new();
+        simulate::run(&Command::try_parse_from(words).unwrap().args, &mut out).unwrap();
+        let json: Value = serde_json::from_slice(&out).unwrap();
+        let got = &json["runs"][0];
+        for (figure, want, digits) in [
+            ("hit_rate", &run["round_robin"][0], 5e-7),
+            ("imbalance", &run["round_robin"][1], 5e-5),
+            ("worst_window", &run["round_robin"][3], 5e-5),
+        ] {
+            let (got, want) = (got[figure].as_f64().unwrap(), want.as_f64().unwrap());
+            assert!((got - want).abs() <= digits, "{flags}: {figure} {got}, wanted {want}");
+        }
+        let best = got["hit_rate"].as_f64().unwrap() / got["of_ceiling"].as_f64().unwrap();
+        assert!((best - run["oracle_infinite"].as_f64().unwrap()).abs() <= 5e-7, "{flags}: {best}");
+    }
+}

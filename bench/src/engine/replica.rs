@@ -102,10 +102,16 @@ impl Replica {
 
     /// Looks prompts up and caches them; who asked takes no lane yet.
     pub fn admit(&mut self, prompts: &[Prompt]) -> Admitted {
+        let cached_tokens = prompts.iter().map(|prompt| self.cache.admit(prompt)).sum();
+        Admitted { cached_tokens, ..self.measure(prompts) }
+    }
+
+    /// How long prompts are, with nothing cached. Changes nothing.
+    pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
         let size = self.cache.block_size().tokens();
         Admitted {
             prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum(),
-            cached_tokens: prompts.iter().map(|prompt| self.cache.admit(prompt)).sum(),
+            cached_tokens: 0,
             blocks: prompts.iter().map(|prompt| prompt.tokens.div_ceil(size)).sum(),
         }
     }

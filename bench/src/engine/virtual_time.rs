@@ -110,6 +110,11 @@ impl VirtualReplica {
         self.replica.admit(prompts)
     }
 
+    /// How long prompts are, with nothing cached. Changes nothing.
+    pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
+        self.replica.measure(prompts)
+    }
+
     /// A request that was looked up takes its place at `now`; after its first token its answer takes `answer` more.
     pub fn join(&mut self, now: Seconds, admitted: Admitted, answer: Seconds) -> Admission {
         let admission = self.replica.join(admitted);

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser};
 use picker::hash::{BlockSize, BlockSizeError};
 use picker::policy::Policy;
 
+use super::builtin::Demo3Args;
 use super::{Changes, Columns, Pacing, SimulateError, SimulateOptions, Split};
 use crate::engine::{EvictionOrder, Link, ReplicaOptions, Seconds, Timing};
 use crate::trace::lines::BadLines;
@@ -18,20 +19,35 @@ use crate::trace::lines::BadLines;
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
     /// A trace, in our form or in Mooncake's
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    #[arg(value_name = "TRACE", required_unless_present = "demo3", conflicts_with = "demo3")]
+    pub trace: Option<PathBuf>,
     /// Play one policy only
     #[arg(long, value_name = "NAME", value_parser = policy_parser())]
     pub policy: Option<Policy>,
     /// Leave out lines that cannot be read, and count them
     #[arg(long)]
     pub skip_bad: bool,
+    /// The workload that needs no file.
+    #[command(flatten)]
+    pub demo3: Demo3Args,
 
     /// Replicas
-    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "8"),
+        default_value_t = 3,
+        help_heading = "Fleet"
+    )]
     pub replicas: usize,
     /// Blocks that each replica's cache holds
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "4000"),
+        default_value_t = 64,
+        help_heading = "Fleet"
+    )]
     pub cache_blocks: usize,
     /// Tokens that each replica's cache holds, in place of --cache-blocks
     #[arg(long, value_name = "N", conflicts_with = "cache_blocks", help_heading = "Fleet")]
@@ -43,7 +59,13 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Fleet")]
     pub block_size: Option<i64>,
     /// Requests whose prompts a replica computes at once
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Fleet")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "1"),
+        default_value_t = 8,
+        help_heading = "Fleet"
+    )]
     pub slots: usize,
     /// What every prefill costs, in milliseconds
     #[arg(
@@ -58,6 +80,7 @@ pub struct SimulateArgs {
     #[arg(
         long,
         value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "12000"),
         default_value_t = 1000.0,
         allow_negative_numbers = true,
         help_heading = "Fleet"
@@ -73,7 +96,7 @@ pub struct SimulateArgs {
     )]
     pub decode_tps: f64,
     /// Which end of a prefix a replica evicts first; vLLM and fake-server: tail-first
-    #[arg(long, value_enum, default_value_t = EvictionOrder::HeadFirst, help_heading = "Fleet")]
+    #[arg(long, value_enum, default_value_if("demo3", ArgPredicate::IsPresent, "tail-first"), default_value_t = EvictionOrder::HeadFirst, help_heading = "Fleet")]
     pub eviction: EvictionOrder,
     /// Seconds between two scrapes of a replica's figures; 0: always fresh
     #[arg(
@@ -145,7 +168,13 @@ pub struct SimulateArgs {
     pub seed: u64,
 
     /// Leave the first N requests out of all figures
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Figures")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "5000"),
+        default_value_t = 0,
+        help_heading = "Figures"
+    )]
     pub warm: usize,
     /// Requests over which the worst imbalance is looked for
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Figures")]
@@ -357,6 +386,28 @@ mod tests {
         }
         let unknown = args(&["--policy", "best"]).unwrap_err();
         assert!(Policy::NAMES.iter().all(|name| unknown.contains(name)), "{unknown}");
+    }
+
+    #[test]
+    fn the_built_in_workload_has_its_lessons_fleet() {
+        let args = |flags: &str| {
+            let words = ["simulate", "--demo3"].into_iter().chain(flags.split_whitespace());
+            Command::try_parse_from(words).unwrap().args.options(BlockSize::new(100).unwrap()).unwrap()
+        };
+        let default = args("");
+        let replica = default.replica;
+        assert_eq!((default.replicas, replica.cache_blocks, replica.slots, default.warm), (8, 4000, 1, 5000));
+        assert_eq!(
+            (replica.timing.prefill_tokens_per_second, replica.eviction),
+            (12_000.0, EvictionOrder::TailFirst)
+        );
+        let other = args("--replicas 3 --cache-tokens 50000 --slots 2 --warm 0");
+        assert_eq!(
+            (other.replicas, other.replica.cache_blocks, other.replica.slots, other.warm),
+            (3, 500, 2, 0)
+        );
+        assert!(Command::try_parse_from(["simulate"]).is_err(), "a trace or --demo3");
+        assert!(Command::try_parse_from(["simulate", "--demo3", "t.jsonl"]).is_err(), "not both");
     }
 
     #[test]

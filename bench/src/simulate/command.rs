@@ -1,13 +1,13 @@
 //! The command `simulate`: reads a trace, plays it and prints what came of it.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 use picker::hash::BlockSize;
 use serde::Serialize;
 
 use super::{Columns, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, play_all, table};
+use crate::demo3::OptionsError;
 use crate::trace::form::{self, AnyTrace};
 use crate::trace::lines::{Loaded, Skipped, TraceFileError};
 
@@ -23,11 +23,14 @@ pub enum SimulateError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceFileError),
+    /// The built-in workload cannot be had.
+    #[error("--demo3-{0}")]
+    Demo3(#[from] OptionsError),
     /// The trace cannot be played.
-    #[error("{}: {reason}", path.display())]
+    #[error("{trace}: {reason}")]
     Play {
-        /// The trace's file.
-        path: PathBuf,
+        /// The trace's file, or the built-in workload.
+        trace: String,
         /// What stands in the way.
         reason: PlayError,
     },
@@ -40,7 +43,7 @@ impl SimulateError {
     /// Whether the operator gave something wrong; else the command failed while it ran.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Option(_) | Self::Trace(_) | Self::Play { .. } => true,
+            Self::Option(_) | Self::Trace(_) | Self::Demo3(_) | Self::Play { .. } => true,
             Self::Io(_) => false,
         }
     }
@@ -61,7 +64,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
     let bar = progress_bar(workload.len() * args.policies().len());
     let runs = play_all(&workload, &options, args.policies(), &|played| bar.inc(played));
     bar.finish_and_clear();
-    let runs = runs.map_err(|reason| SimulateError::Play { path: args.trace.clone(), reason })?;
+    let runs = runs.map_err(|reason| unplayable(args, reason))?;
     let text = match args.json {
         true => json(&workload, &skipped, &options, &runs),
         false => skipped_text(&skipped) + &text(&runs, columns),
@@ -70,18 +73,32 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
     Ok(out.flush()?)
 }
 
-/// Reads the trace; its first line tells its form.
+/// Reads the trace, whose first line tells its form, or makes the built-in one.
 fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
     let size = args.block_size()?;
-    let Loaded { requests, skipped } = form::read(&args.trace, args.bad_lines())?;
+    let Some(path) = &args.trace else { return built_in(args) };
+    let Loaded { requests, skipped } = form::read(path, args.bad_lines())?;
     let (workload, columns) = match requests {
         AnyTrace::Bodies(trace) => {
             (Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE)), args.columns(false))
         }
         AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true)),
     };
-    let workload = workload.map_err(|reason| SimulateError::Play { path: args.trace.clone(), reason })?;
+    let workload = workload.map_err(|reason| unplayable(args, reason))?;
     Ok(Read { workload, skipped, columns })
+}
+
+fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
+    let Some(demo3) = args.demo3.workload()? else {
+        return Err(SimulateError::Option("TRACE: found none, wanted a file or --demo3".to_owned()));
+    };
+    let workload = Workload::of_demo3(&demo3).map_err(|reason| unplayable(args, reason))?;
+    Ok(Read { workload, skipped: Skipped::default(), columns: args.columns(true) })
+}
+
+fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {
+    let trace = args.trace.as_ref().map_or("--demo3".to_owned(), |path| path.display().to_string());
+    SimulateError::Play { trace, reason }
 }
 
 /// On a terminal's stderr, and only for what takes a while.

@@ -4,12 +4,11 @@ use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Choice, Decision, Rules, choose};
 use picker::policy::Policy;
-use picker::tokens::Kind;
 
 use super::figures::stalls;
 use super::member::{Elsewhere, Member, Scrapes, Sending};
 use super::run::{Run, Served, ShownDecision, reasons};
-use super::workload::{Arrival, Workload};
+use super::workload::{Arrival, Workload, rules};
 use super::{PlayError, SimulateOptions, Split};
 use crate::engine::{Admitted, PrefillPool, Seconds};
 
@@ -56,7 +55,7 @@ impl<'a> Fleet<'a> {
         let mut fleet = Self {
             workload,
             options,
-            rules: Rules { policy, tokenizer: Kind::Words, block: workload.block_size(), ..Rules::default() },
+            rules: Rules { policy, ..rules(workload.block_size()) },
             index: Index::for_fleet(options.replicas_ever(), belief_blocks)?,
             belief_blocks,
             members: Vec::with_capacity(options.replicas_ever()),
@@ -119,7 +118,9 @@ impl<'a> Fleet<'a> {
         let offset = Seconds(age.0 * place as f64 / self.options.replicas_ever() as f64);
         let mut replica = self.options.replica(place);
         replica.block_size = self.workload.block_size();
-        self.members.push(Member::new(id, replica, Scrapes { age, offset, joined: now }));
+        let capacity_tokens = replica.cache_blocks * replica.block_size.tokens();
+        let entries = self.workload.entry_cache(capacity_tokens as u64);
+        self.members.push(Member::new(id, replica, entries, Scrapes { age, offset, joined: now }));
         self.present.push(place);
         Ok(())
     }
@@ -167,7 +168,7 @@ impl<'a> Fleet<'a> {
         let late = now - self.arrival(place);
         let sending = Sending { place, now, late, uncached_tokens, answer };
         let member = &mut self.members[replica];
-        let admitted = member.admit(&arrival.prompts);
+        let admitted = member.admit(place, &arrival.prompts);
         let elsewhere = elsewhere(self.pool.as_mut(), sending, admitted);
         member.take(sending, admitted, elsewhere);
         let Admitted { prompt_tokens, cached_tokens, .. } = admitted;

@@ -9,6 +9,7 @@ use picker::pace::Pace;
 use picker::score::Candidate;
 
 use super::run::Served;
+use crate::demo3::{EntryCache, PrefixCache};
 use crate::engine::{
     Admitted, Figures, Happened, Prompt, ReplicaOptions, Seconds, Ticket, VirtualReplica, What,
 };
@@ -17,6 +18,8 @@ use crate::engine::{
 pub(super) struct Member {
     id: EndpointId,
     engine: VirtualReplica,
+    /// In place of the engine's cache of blocks.
+    entries: Option<EntryCache>,
     ledger: Ledger,
     scrapes: Scrapes,
     scraped: Scraped,
@@ -91,10 +94,16 @@ struct Scraped {
 }
 
 impl Member {
-    pub(super) fn new(id: EndpointId, options: ReplicaOptions, scrapes: Scrapes) -> Self {
+    pub(super) fn new(
+        id: EndpointId,
+        options: ReplicaOptions,
+        entries: Option<EntryCache>,
+        scrapes: Scrapes,
+    ) -> Self {
         Self {
             id,
             engine: VirtualReplica::new(options),
+            entries,
             ledger: Ledger::default(),
             scrapes,
             scraped: Scraped { at: scrapes.joined, ..Scraped::default() },
@@ -140,9 +149,10 @@ impl Member {
         self.pace
     }
 
-    /// Looks prompts up in the member's cache and fills it with them.
-    pub(super) fn admit(&mut self, prompts: &[Prompt]) -> Admitted {
-        self.engine.admit(prompts)
+    /// Looks a request's prompts up in the member's cache and fills it with them.
+    pub(super) fn admit(&mut self, place: usize, prompts: &[Prompt]) -> Admitted {
+        let Some(entries) = &mut self.entries else { return self.engine.admit(prompts) };
+        Admitted { cached_tokens: entries.admit(place) as usize, ..self.engine.measure(prompts) }
     }
 
     /// Books a request that was looked up, and takes it.
@@ -250,7 +260,7 @@ mod tests {
         let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 100.0 };
         let options = ReplicaOptions { slots: 1, timing, ..ReplicaOptions::default() };
         let scrapes = Scrapes { age: Seconds(age), offset: Seconds(0.0), joined: Seconds(0.0) };
-        Member::new(EndpointId(0), options, scrapes)
+        Member::new(EndpointId(0), options, None, scrapes)
     }
 
     /// Sends a request of 100 tokens: a second to compute, and two more to answer.

@@ -6,6 +6,7 @@
 //! other.
 
 mod args;
+mod builtin;
 mod command;
 mod figures;
 mod fleet;
@@ -22,6 +23,7 @@ use picker::belief::{ENDPOINTS_MAX, JoinError};
 use picker::policy::Policy;
 
 pub use args::SimulateArgs;
+pub use builtin::Demo3Args;
 pub use command::{SimulateError, run};
 pub use options::{Changes, Pacing, SimulateOptions, Split};
 pub use report::{Columns, Report, decision_line, table};

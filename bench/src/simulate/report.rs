@@ -229,7 +229,7 @@ mod tests {
             decisions: Vec::new(),
         };
         let report = Report::of(&run);
-        let full = table(&[report.clone()], Columns::Full);
+        let full = table(std::slice::from_ref(&report), Columns::Full);
         let cells: Vec<&str> = full.lines().nth(1).unwrap_or_default().split("   ").map(str::trim).collect();
         let cells: Vec<&str> = cells.into_iter().filter(|cell| !cell.is_empty()).collect();
         let want = [

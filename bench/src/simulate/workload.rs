@@ -8,6 +8,7 @@ use picker::read;
 use picker::tokens::Kind;
 
 use super::{BodyError, PlayError};
+use crate::demo3::{self, EntryCache, PrefixCache};
 use crate::engine::{BlockCache, EvictionOrder, Prompt, Seconds};
 use crate::prompt::{Api, Object, engine_prompts, token_ids};
 use crate::trace::TraceRequest;
@@ -42,6 +43,8 @@ pub struct Workload {
     pub(super) arrivals: Vec<Arrival>,
     pub(super) groups: Vec<String>,
     block_size: BlockSize,
+    /// Whose replicas cache otherwise than by blocks.
+    demo3: Option<demo3::Workload>,
 }
 
 impl Workload {
@@ -56,7 +59,7 @@ impl Workload {
             let group = Some(names.place(&request.group));
             arrivals.push(Arrival { at: request.at, asked, prompts, group, output_tokens });
         }
-        Ok(Self { arrivals, groups: names.names, block_size })
+        Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
     }
 
     /// Requests that are known by their blocks. Without a block size it is the smallest power of two that explains how many
@@ -66,7 +69,13 @@ impl Workload {
         check_counts(trace, block_size)?;
         let mut names = Names::default();
         let arrivals = trace.iter().map(|request| hashed(request, block_size, &mut names)).collect();
-        Ok(Self { arrivals, groups: names.names, block_size })
+        Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
+    }
+
+    /// The second lesson's requests, for replicas with its cache. Errors: none that its generator can make.
+    pub fn of_demo3(demo3: &demo3::Workload) -> Result<Self, PlayError> {
+        let size = BlockSize::new(demo3::BLOCK_TOKENS.into()).ok();
+        Ok(Self { demo3: Some(demo3.clone()), ..Self::of_hashes(&demo3.requests(), size)? })
     }
 
     /// How many requests.
@@ -84,11 +93,19 @@ impl Workload {
         self.block_size
     }
 
+    /// The empty cache of one replica, if it is none of blocks.
+    pub(super) fn entry_cache(&self, capacity_tokens: u64) -> Option<EntryCache> {
+        self.demo3.as_ref().map(|demo3| demo3.cache(capacity_tokens))
+    }
+
     /// Tokens of each prompt that one cache without a bound would have: nothing can do better.
     pub(super) fn cached_at_best(&self) -> Vec<usize> {
+        if let Some(mut entries) = self.entry_cache(u64::MAX) {
+            return (0..self.len()).map(|place| entries.admit(place) as usize).collect();
+        }
         let mut cache = BlockCache::new(usize::MAX, self.block_size, EvictionOrder::TailFirst);
-        let mut cached = |arrival: &Arrival| arrival.prompts.iter().map(|prompt| cache.admit(prompt)).sum();
-        self.arrivals.iter().map(&mut cached).collect()
+        let cached = |arrival: &Arrival| arrival.prompts.iter().map(|prompt| cache.admit(prompt)).sum();
+        self.arrivals.iter().map(cached).collect()
     }
 }
 
@@ -110,6 +127,11 @@ impl Names {
     }
 }
 
+/// How a router cuts prompts that it is to compare with an engine's word for word; the policy is still open.
+pub(super) fn rules(block: BlockSize) -> Rules {
+    Rules { tokenizer: Kind::Words, block, ..Rules::default() }
+}
+
 fn read_body(body: &str, size: BlockSize) -> Result<(Asked, Vec<Prompt>, u32), BodyError> {
     let object: Object = serde_json::from_str(body).map_err(|error| BodyError::Json(error.to_string()))?;
     let api = api(&object)?;
@@ -117,8 +139,7 @@ fn read_body(body: &str, size: BlockSize) -> Result<(Asked, Vec<Prompt>, u32), B
     let root = model_root(text("model"), text("cache_salt"));
     let prompts = engine_prompts(root, &token_ids(api, &object)?, size);
     let ask = Ask { api: router_api(api), body: body.as_bytes(), tenant: b"", session: b"" };
-    let rules = Rules { tokenizer: Kind::Words, block: size, ..Rules::default() };
-    Ok((Asked::read(&ask, None, &rules)?, prompts, output_tokens(&object)))
+    Ok((Asked::read(&ask, None, &rules(size))?, prompts, output_tokens(&object)))
 }
 
 /// A trace has no paths: the member that holds the prompt tells which API it was made for.
