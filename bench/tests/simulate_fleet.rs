@@ -170,6 +170,7 @@ fn only_uncached_tokens_are_moved() {
     let split = Some(Split { prefill_replicas: 1, threshold_tokens: 1, link });
     let run = play(&workload, &SimulateOptions { split, ..options() }, Policy::Prefix);
     assert_eq!(run.served[1].cached_tokens, 2000);
+    assert!(run.served.iter().all(|served| served.computed_tokens == 0), "others computed all of it");
     let (first, second) = (run.served[0].ttft.millis(), run.served[1].ttft.millis());
     assert!((first - 758.26).abs() < 0.01 && (second - 381.88).abs() < 0.01, "{first} {second}");
 }

@@ -32,7 +32,7 @@ pub(super) fn requests(served: &[Served], replicas: usize) -> Vec<usize> {
 pub(super) fn computed(served: &[Served], replicas: usize) -> Vec<usize> {
     let mut computed = vec![0; replicas];
     for served in served {
-        computed[served.replica] += served.prompt_tokens - served.cached_tokens;
+        computed[served.replica] += served.computed_tokens;
     }
     computed
 }
@@ -112,7 +112,15 @@ mod tests {
 
     /// Of 10 tokens each, so many cached.
     fn served(group: Option<usize>, replica: usize, cached_tokens: usize) -> Served {
-        Served { group, replica, prompt_tokens: 10, cached_tokens, cached_at_best: 8, ..Served::default() }
+        let computed_tokens = 10 - cached_tokens;
+        let sums = Served {
+            prompt_tokens: 10,
+            cached_tokens,
+            computed_tokens,
+            cached_at_best: 8,
+            ..Served::default()
+        };
+        Served { group, replica, ..sums }
     }
 
     #[test]

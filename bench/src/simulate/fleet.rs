@@ -118,7 +118,7 @@ impl<'a> Fleet<'a> {
         let offset = Seconds(age.0 * place as f64 / self.options.replicas_ever() as f64);
         let mut replica = self.options.replica(place);
         replica.block_size = self.workload.block_size();
-        let capacity_tokens = replica.cache_blocks * replica.block_size.tokens();
+        let capacity_tokens = replica.cache_blocks.saturating_mul(replica.block_size.tokens());
         let entries = self.workload.entry_cache(capacity_tokens as u64);
         self.members.push(Member::new(id, replica, entries, Scrapes { age, offset, joined: now }));
         self.present.push(place);
@@ -172,8 +172,10 @@ impl<'a> Fleet<'a> {
         let elsewhere = elsewhere(self.pool.as_mut(), sending, admitted);
         member.take(sending, admitted, elsewhere);
         let Admitted { prompt_tokens, cached_tokens, .. } = admitted;
+        let computed_tokens = if elsewhere.is_some() { 0 } else { prompt_tokens - cached_tokens };
         let served = &mut self.served[place];
-        *served = Served { group: arrival.group, replica, prompt_tokens, cached_tokens, ..*served };
+        let group = arrival.group;
+        *served = Served { group, replica, prompt_tokens, cached_tokens, computed_tokens, ..*served };
     }
 
     /// Prompt tokens that a replica is not believed to hold; the last one is always computed.

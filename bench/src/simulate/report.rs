@@ -213,6 +213,7 @@ mod tests {
             replica,
             prompt_tokens: 50,
             cached_tokens,
+            computed_tokens: 50 - cached_tokens,
             cached_at_best: 40,
             wait: Seconds::from_millis(millis / 2.0),
             ttft: Seconds::from_millis(millis),

@@ -47,6 +47,8 @@ pub struct Served {
     pub prompt_tokens: usize,
     /// Of them, cached there.
     pub cached_tokens: usize,
+    /// Of them, computed there: those not cached, unless others computed them.
+    pub computed_tokens: usize,
     /// Of them, cached by one cache without a bound.
     pub cached_at_best: usize,
     /// For a lane, since it arrived.
