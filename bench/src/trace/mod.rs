@@ -3,13 +3,14 @@
 //! A trace is a list of requests with arrival times, each of a tenant whose system prompt they share.
 //! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON. [`hashed`] holds those whose
 //! prompts are known by the ids of their blocks only, in Mooncake's form. [`form`] tells a file's form and reads either;
-//! [`lines`] is what reading them has in common.
+//! [`lines`] is what reading them has in common, and [`shape`] makes such traces.
 
 mod args;
 pub mod file;
 pub mod form;
 pub mod hashed;
 pub mod lines;
+pub mod shape;
 mod words;
 
 use rand::rngs::StdRng;
