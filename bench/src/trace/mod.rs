@@ -100,7 +100,7 @@ pub fn generate(options: &TraceOptions) -> Result<Vec<TraceRequest>, TraceOption
     let mut at_micros = 0;
     let mut requests = Vec::with_capacity(options.requests);
     for (number, group) in deal(options, &mut chance).into_iter().enumerate() {
-        at_micros += gap_micros(options.rate, &mut chance);
+        at_micros = gap_micros(options.rate, &mut chance).saturating_add(at_micros);
         let question = question(number + 1, options.question_words, &mut chance);
         let body = body(&options.model, &systems[group], &question);
         let at = Seconds(at_micros as f64 / 1e6);

@@ -182,6 +182,16 @@ mod tests {
     }
 
     #[test]
+    fn the_slowest_and_the_fastest_rate_end() {
+        for (&shape, rate) in
+            Shape::value_variants().iter().flat_map(|shape| [(shape, 1e-300), (shape, 1e300)])
+        {
+            let trace = generate(&ShapeOptions { rate, ..options(shape, 100) }).unwrap();
+            assert!(trace.is_sorted_by(|one, next| one.at.0 <= next.at.0), "{shape:?} at {rate}");
+        }
+    }
+
+    #[test]
     fn a_rate_without_meaning_is_refused() {
         for (rate, want) in
             [(0.0, "rate: found 0, wanted more than 0"), (f64::NAN, "rate: found NaN, wanted more than 0")]

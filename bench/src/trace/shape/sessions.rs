@@ -78,10 +78,10 @@ impl Running {
         self.next.push(Reverse((at_micros, number)));
     }
 
-    /// The next turn, if it is due before.
-    fn due(&mut self, before_micros: u64) -> Option<(u64, u64, Session)> {
+    /// The next turn, if it is due by then.
+    fn due(&mut self, by_micros: u64) -> Option<(u64, u64, Session)> {
         let &Reverse((at_micros, number)) = self.next.peek()?;
-        if at_micros >= before_micros {
+        if at_micros > by_micros {
             return None;
         }
         self.next.pop();
@@ -106,7 +106,7 @@ impl Talk {
         while trace.len() < requests {
             let Some((at_micros, number, mut session)) = running.due(start_micros) else {
                 self.start(&mut running, start_micros, &prefixes, writer, chance);
-                start_micros += gap_micros(starts_per_second, chance).max(1);
+                start_micros = start_micros.saturating_add(gap_micros(starts_per_second, chance).max(1));
                 continue;
             };
             let request = self.turn(at_micros, number, &mut session, writer, chance);
@@ -114,7 +114,7 @@ impl Talk {
             trace.push(request);
             if session.turns_left > 0 {
                 let think_micros = micros(self.think.draw(chance));
-                running.plan(number, session, at_micros + done_micros + think_micros);
+                running.plan(number, session, at_micros.saturating_add(done_micros + think_micros));
             }
         }
         trace

@@ -82,7 +82,7 @@ fn arrivals(
 ) -> Vec<HashedRequest> {
     let mut at_micros = 0;
     let request = |_| {
-        at_micros += gap_micros(rate, chance);
+        at_micros = gap_micros(rate, chance).saturating_add(at_micros);
         let prompt = prompt(writer, chance);
         HashedRequest {
             at: Seconds(at_micros as f64 / 1e6),
