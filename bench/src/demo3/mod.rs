@@ -179,14 +179,14 @@ fn after(history_tokens: u32, resets: u32) -> (u32, u32) {
 
 /// Of the conversations' shares, each with all before it.
 fn running_sums(options: &Options) -> Result<Vec<f64>, OptionsError> {
-    let Options { conversations, skew, rate, .. } = *options;
+    let Options { requests, conversations, skew, rate, .. } = *options;
     if conversations == 0 {
         return Err(OptionsError::Conversations);
     }
     if !(skew >= 0.0 && skew.is_finite()) {
         return Err(OptionsError::Skew(skew));
     }
-    if !(rate > 0.0 && rate.is_finite()) {
+    if !(rate > 0.0 && rate.is_finite() && (requests as f64 / rate).is_finite()) {
         return Err(OptionsError::Rate(rate));
     }
     let sums = (1..=conversations).scan(0.0, |sum, rank| {
@@ -278,6 +278,8 @@ mod tests {
             (Options { skew: -1.0, ..good }, "skew: found -1, wanted 0 or more"),
             (Options { skew: f64::NAN, ..good }, "skew: found NaN, wanted 0 or more"),
             (Options { rate: 0.0, ..good }, "rate: found 0, wanted more than 0"),
+            (Options { rate: f64::INFINITY, ..good }, "rate: found inf, wanted more than 0"),
+            (Options { rate: 1e-308, ..good }, &format!("rate: found {}, wanted more than 0", 1e-308)),
         ] {
             assert_eq!(Workload::new(options).unwrap_err().to_string(), want);
         }

@@ -63,6 +63,7 @@ mod tests {
             ("the first counts", format!("{BODY}\n{HASHED}"), Form::Bodies),
             ("a broken line tells nothing", format!("\n{{\"at\n[1]\n{HASHED}"), Form::Hashed),
             ("a missing member does not hide it", r#"{"timestamp":0}"#.to_owned(), Form::Hashed),
+            ("nor does another", r#"{"hash_ids":[]}"#.to_owned(), Form::Hashed),
             ("nothing", String::new(), Form::Bodies),
         ] {
             assert_eq!(form(&text), want, "{shows}");
