@@ -114,13 +114,12 @@ impl<'a> Fleet<'a> {
         let place = self.members.len();
         let id = EndpointId(place as u32);
         self.index.join(id, self.belief_blocks)?;
-        let age = self.options.metrics_age;
-        let offset = Seconds(age.0 * place as f64 / self.options.replicas_ever() as f64);
+        let scrapes = Scrapes::new(self.options.metrics_age, place, self.options.replicas_ever(), now);
         let mut replica = self.options.replica(place);
         replica.block_size = self.workload.block_size();
         let capacity_tokens = replica.cache_blocks.saturating_mul(replica.block_size.tokens());
         let entries = self.workload.entry_cache(capacity_tokens as u64);
-        self.members.push(Member::new(id, replica, entries, Scrapes { age, offset, joined: now }));
+        self.members.push(Member::new(id, replica, entries, scrapes));
         self.present.push(place);
         Ok(())
     }

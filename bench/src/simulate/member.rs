@@ -66,14 +66,20 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scrapes {
     /// Time between two; 0 for at every decision.
-    pub(super) age: Seconds,
+    age: Seconds,
     /// Time of the first that is in turn.
-    pub(super) offset: Seconds,
+    offset: Seconds,
     /// When the router came to know the member, and scraped it out of turn.
-    pub(super) joined: Seconds,
+    joined: Seconds,
 }
 
 impl Scrapes {
+    /// Those of the member at `place` of so many, which take turns evenly.
+    pub(super) fn new(age: Seconds, place: usize, members: usize, joined: Seconds) -> Self {
+        let offset = Seconds(age.0 * place as f64 / members.max(1) as f64);
+        Self { age, offset, joined }
+    }
+
     /// The last one that is not after `now`.
     fn last(self, now: Seconds) -> Seconds {
         if self.age.0 <= 0.0 {
@@ -241,16 +247,13 @@ mod tests {
 
     #[test]
     fn a_scrape_is_the_last_of_its_turns() {
-        let scrapes = |age, offset, joined| Scrapes {
-            age: Seconds(age),
-            offset: Seconds(offset),
-            joined: Seconds(joined),
-        };
+        let of_four = |age, place, joined| Scrapes::new(Seconds(age), place, 4, Seconds(joined));
         for (shows, scrapes, now, want) in [
-            ("always fresh", scrapes(0.0, 0.0, 0.0), 3.3, 3.3),
-            ("in turn", scrapes(2.0, 0.5, 0.0), 3.3, 2.5),
-            ("at the very moment", scrapes(2.0, 0.5, 0.0), 4.5, 4.5),
-            ("when it joined, before its first turn", scrapes(10.0, 7.0, 4.0), 5.0, 4.0),
+            ("always fresh", of_four(0.0, 1, 0.0), 3.3, 3.3),
+            ("in turn", of_four(2.0, 1, 0.0), 3.3, 2.5),
+            ("the next one later", of_four(2.0, 2, 0.0), 3.3, 3.0),
+            ("at the very moment", of_four(2.0, 1, 0.0), 4.5, 4.5),
+            ("when it joined, before its first turn", of_four(10.0, 3, 4.0), 5.0, 4.0),
         ] {
             assert_eq!(scrapes.last(Seconds(now)), Seconds(want), "{shows}");
         }
@@ -259,7 +262,7 @@ mod tests {
     fn member(age: f64) -> Member {
         let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 100.0 };
         let options = ReplicaOptions { slots: 1, timing, ..ReplicaOptions::default() };
-        let scrapes = Scrapes { age: Seconds(age), offset: Seconds(0.0), joined: Seconds(0.0) };
+        let scrapes = Scrapes::new(Seconds(age), 0, 1, Seconds(0.0));
         Member::new(EndpointId(0), options, None, scrapes)
     }
 
@@ -297,6 +300,17 @@ mod tests {
         let answers = served.map(|served| (served.wait.0, served.ttft.0, served.answer));
         let answer = |from: f64| Some((Seconds(from), Seconds(from + 2.0)));
         assert_eq!(answers, [(0.0, 1.0, answer(1.5)), (1.0, 2.0, answer(2.5)), (2.0, 3.0, answer(3.5))]);
+    }
+
+    #[test]
+    fn what_has_ended_is_no_unseen_load() {
+        let (mut member, mut served) = (member(100.0), [Served::default(); 2]);
+        send(&mut member, 0, 0.5, 0.0);
+        send(&mut member, 1, 2.5, 0.0);
+        for (now, unseen) in [(2.5, 2), (4.0, 1), (6.0, 0)] {
+            member.catch_up(Seconds(now), &mut served);
+            assert_eq!(member.candidate(Seconds(now)).load.unseen, unseen, "at {now}");
+        }
     }
 
     #[test]
