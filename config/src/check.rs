@@ -6,6 +6,7 @@
 
 mod addresses;
 mod endpoints;
+mod scoring;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +56,8 @@ impl Checker<'_> {
             listeners,
             admin,
             policy,
+            weights,
+            match_length_weight,
             seed,
             response_headers,
             endpoints,
@@ -65,8 +68,11 @@ impl Checker<'_> {
             drain,
         } = raw;
         let (listeners, admin) = self.addresses(listeners, admin, flags);
+        let policy = self.policy(policy, flags);
         let pool = Pool {
-            policy: self.policy(policy, flags),
+            policy,
+            weights: weights.and_then(|weights| self.weights(weights, policy)),
+            match_length: self.match_length(match_length_weight),
             seed: self.value("seed", seed, defaults::SEED, |text| integer(text, 0, u64::MAX)),
             endpoints: self.endpoints(endpoints, flags),
             index: self.index(index.unwrap_or_default()),

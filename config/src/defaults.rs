@@ -26,6 +26,8 @@ pub const LISTENERS_MAX: usize = 16;
 
 /// The policy of a pool: prefix, queue, KV use and recency, weighed.
 pub const POLICY: Policy = Policy::Prefix;
+/// What a long match counts beyond its share: nothing, as in llm-d.
+pub const MATCH_LENGTH_WEIGHT: f64 = 0.0;
 /// The seed of the tie-break and of the policy `random`: fixed, so that a run replays.
 pub const SEED: u64 = 0;
 /// Whether an answer carries the `x-prefixroute-*` headers.

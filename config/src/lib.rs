@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use picker::hash::BlockSize;
 use picker::policy::Policy;
+use picker::score::Weights;
+use picker::score::prefix::MatchLength;
 
 pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use faults::{Fault, Faults, Reason};
@@ -60,8 +62,12 @@ pub enum Protocol {
 /// The endpoints that share one model, and how one is chosen among them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// The preset of scorers and weights.
+    /// What ranks the endpoints.
     pub policy: Policy,
+    /// In place of the preset of a policy that sums; always absent for one that does not.
+    pub weights: Option<Weights>,
+    /// How much a long match counts beyond its share, in the scorer `prefix`.
+    pub match_length: MatchLength,
     /// The seed of the tie-break and of the policy `random`.
     pub seed: u64,
     /// Unique in name and in address. May be empty: the router starts and is not ready.

@@ -34,6 +34,13 @@ pub(crate) fn integer(text: &str, min: u64, max: u64) -> Result<u64, Reason> {
     parsed.ok_or_else(|| Reason::text(text, format_args!("an integer from {min} to {max}")))
 }
 
+/// A number such as `2` or `0.5`, without sign or exponent, between 0 and `max`, both included.
+pub(crate) fn number(text: &str, max: f64) -> Result<f64, Reason> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let parsed = plain.then(|| text.parse().ok()).flatten().filter(|value| (0.0..=max).contains(value));
+    parsed.ok_or_else(|| Reason::text(text, format_args!("a number from 0 to {max}, such as 1 or 0.5")))
+}
+
 /// `true` or `false`; YAML 1.1's other spellings (`yes`, `on`) mean different things to different readers.
 pub(crate) fn boolean(text: &str) -> Result<bool, Reason> {
     text.parse().map_err(|_| Reason::text(text, "true or false"))
@@ -124,6 +131,16 @@ mod tests {
             reason.to_string(),
             r#"found "1TB", wanted a size from 0B to 3MiB, such as 4096, 64KiB or 4MiB"#
         );
+    }
+
+    #[test]
+    fn numbers_are_plain() {
+        for (text, wanted) in [("0", 0.0), ("2", 2.0), ("0.5", 0.5), ("007.25", 7.25), ("8", 8.0)] {
+            assert_eq!(number(text, 8.0), Ok(wanted), "{text}");
+        }
+        for text in ["", ".", "-1", "+1", "1e1", "nan", "inf", "8.1", "1.2.3", "1,5", " 1", "½"] {
+            assert!(number(text, 8.0).is_err(), "{text}");
+        }
     }
 
     #[test]

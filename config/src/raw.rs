@@ -25,6 +25,8 @@ pub(crate) struct RawConfig {
     pub(crate) listeners: List<RawListener>,
     pub(crate) admin: Text,
     pub(crate) policy: Text,
+    pub(crate) weights: Option<Spanned<RawWeights>>,
+    pub(crate) match_length_weight: Text,
     pub(crate) seed: Text,
     pub(crate) response_headers: Text,
     pub(crate) endpoints: List<RawEndpoint>,
@@ -33,6 +35,21 @@ pub(crate) struct RawConfig {
     pub(crate) limits: Option<RawLimits>,
     pub(crate) timeouts: Option<RawTimeouts>,
     pub(crate) drain: Text,
+}
+
+/// The names of the scorers.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RawWeights {
+    pub(crate) prefix: Text,
+    pub(crate) queue: Text,
+    pub(crate) kv: Text,
+    pub(crate) no_hit_lru: Text,
+    pub(crate) running: Text,
+    pub(crate) in_flight: Text,
+    pub(crate) token_load: Text,
+    pub(crate) lora: Text,
+    pub(crate) session: Text,
 }
 
 #[derive(Default, Deserialize)]

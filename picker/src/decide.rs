@@ -8,12 +8,16 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::belief::{Commit, EndpointId, Index};
 use crate::canonical;
 use crate::chance::Draw;
+use crate::columns::{Column, Table};
 use crate::hash::{BlockHash, BlockSize, Blocks};
 use crate::identity;
+use crate::ledger::Micros;
 use crate::memo::{Known, Memo, Recall, Section};
-use crate::policy::Policy;
+use crate::policy::{Policy, Ranking, Ties};
 use crate::read::{Api, Beginning, Body, Broken, Unreadable};
-use crate::score::{Candidate, View, Weighted};
+use crate::score::prefix::MatchLength;
+use crate::score::{Candidate, View, Weights};
+use crate::sessions::Sessions;
 use crate::tokens::bytes::{Bytes, Knowns};
 use crate::tokens::words::Words;
 use crate::tokens::{Kind, Tokenizer};
@@ -23,6 +27,9 @@ pub const MODEL_BYTES_MAX: usize = 256;
 
 /// Members of a body that the memo is asked for: more are duplicates, each of which would cost a search.
 const SEARCHES_MAX: usize = 4;
+
+/// Blocks by whose last a request without a session is told apart: enough for a system prompt, too few for a question.
+const KEY_BLOCKS: usize = 4;
 
 /// A request, as far as the decision sees it.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +49,10 @@ pub struct Ask<'a> {
 pub struct Rules {
     /// Preset or baseline.
     pub policy: Policy,
+    /// In place of the preset of a policy that sums; the others have no weights.
+    pub weights: Option<Weights>,
+    /// How much a long match counts beyond its share.
+    pub match_length: MatchLength,
     /// What cuts a prompt.
     pub tokenizer: Kind,
     /// Into blocks of what size.
@@ -76,7 +87,7 @@ pub struct Choice {
     pub id: EndpointId,
     /// Leading blocks that it holds.
     pub matched: u32,
-    /// Weighted sum; what ranks. For the baselines: minus the requests in flight, or 0.
+    /// What ranks: the sum of weights times figures. For the baselines: minus the requests in flight, or 0.
     pub total: f64,
     /// Goes before all others, whatever the sums say.
     pub preferred: bool,
@@ -108,10 +119,10 @@ pub struct Decision {
     pub cold: bool,
     /// Every candidate, in the order of the slice.
     pub choices: Vec<Choice>,
-    /// The scorers of `scores`.
-    pub scorers: &'static [Weighted],
-    /// Unweighted scores: scorer by scorer, in the order of the candidates; `None` where a scorer left one out.
-    scores: Vec<Option<f64>>,
+    /// What the totals are made of, by place in the slice.
+    table: Table,
+    /// Names the client's session; 0 for none.
+    session: u64,
     /// What of the body was known before it came, for [`Memo::learn`].
     pub recall: Recall,
     /// Whether the engine keeps the prompt once it has answered.
@@ -154,13 +165,22 @@ pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rul
         true => candidates.iter().map(|to| index.last_cold(to.id)).collect(),
         false => Vec::new(),
     };
-    let view = View { candidates, matched: &matched, total, last_cold: &last_cold };
-    let scorers = rules.policy.scorers();
-    let scores = score(scorers, &view);
-    let totals = totals(rules.policy, scorers, &scores, &view);
-    let choices = rank(rules.policy, &totals, &view, draw);
-    let Asked { blocks, reading, model, stream, recall, session: _, fills_cache } = asked;
-    Decision { blocks, reading, model, stream, cold, choices, scorers, scores, recall, fills_cache }
+    let view = View {
+        candidates,
+        matched: &matched,
+        total,
+        block_tokens: rules.block.tokens(),
+        last_cold: &last_cold,
+        match_length: rules.match_length,
+        model: asked.model.as_deref(),
+        session_at: asked.session_at,
+        key: asked.key(),
+    };
+    let ranking = rules.policy.rank(&view, rules.weights);
+    let choices = choices(&ranking, &view, draw);
+    let Asked { blocks, reading, model, stream, recall, session, session_at: _, fills_cache } = asked;
+    let table = ranking.table;
+    Decision { blocks, reading, model, stream, cold, choices, table, session, recall, fills_cache }
 }
 
 impl Decision {
@@ -176,10 +196,14 @@ impl Decision {
         self.choices.iter().copied().max_by(Choice::rank)
     }
 
-    /// An endpoint's unweighted scores in the order of `scorers`; `None` where a scorer left it out.
-    pub fn scores(&self, choice: &Choice) -> impl Iterator<Item = Option<f64>> {
-        let columns = self.scores.chunks_exact(self.choices.len().max(1));
-        columns.filter_map(|column| column.get(choice.candidate).copied())
+    /// What the totals are made of, and what each counts for; nothing for the baselines.
+    pub fn columns(&self) -> &[Column] {
+        self.table.columns()
+    }
+
+    /// An endpoint's figures in the order of the columns; `None` where it was left out.
+    pub fn figures(&self, choice: &Choice) -> impl Iterator<Item = Option<f64>> {
+        self.table.row(choice.candidate)
     }
 
     /// Puts an endpoint before all others, for a reason that the scores do not know.
@@ -193,6 +217,11 @@ impl Decision {
     pub fn commit(&self, index: &Index, id: EndpointId) -> Option<Commit> {
         (self.fills_cache && self.blocks.total() > 0).then(|| index.commit(id, &self.blocks, self.cold))
     }
+
+    /// Records where the session is, beside the commit; nothing for a request without one.
+    pub fn remember(&self, sessions: &Sessions, id: EndpointId, now: Micros) {
+        sessions.learn(self.session, id, now);
+    }
 }
 
 /// What a request gave for routing.
@@ -205,6 +234,8 @@ pub struct Asked {
     recall: Recall,
     /// Names the client's session; 0 for none.
     session: u64,
+    /// Where that was sent last.
+    session_at: Option<EndpointId>,
     fills_cache: bool,
 }
 
@@ -212,8 +243,9 @@ impl Asked {
     /// A request of which only the blocks are known, and what names its session, if anything does.
     pub fn hashed(blocks: Blocks, session: &[u8]) -> Self {
         let (model, recall) = Default::default();
-        let session = session_hash(session);
-        Self { blocks, reading: Reading::Prompt, model, stream: true, recall, session, fills_cache: true }
+        let (session, session_at, fills_cache) = (session_hash(session), None, true);
+        let (reading, stream) = (Reading::Prompt, true);
+        Self { blocks, reading, model, stream, recall, session, session_at, fills_cache }
     }
 
     /// Reads a body. Errors: a request that the router must refuse.
@@ -225,6 +257,7 @@ impl Asked {
             stream: false,
             recall: Recall::default(),
             session: session_hash(ask.session),
+            session_at: None,
             fills_cache: ask.api.fills_cache(),
         };
         if ask.api == Api::Other {
@@ -246,7 +279,21 @@ impl Asked {
         };
         let (model, stream) = (body.model(MODEL_BYTES_MAX), body.stream());
         let (session, fills_cache) = (session_hash(ask.session), ask.api.fills_cache());
-        Ok(Self { blocks, reading, model, stream, recall, session, fills_cache })
+        Ok(Self { blocks, reading, model, stream, recall, session, session_at: None, fills_cache })
+    }
+
+    /// The same request, knowing where its session was sent last.
+    pub fn with_session_at(self, sessions: &Sessions, now: Micros) -> Self {
+        Self { session_at: sessions.last(self.session, now), ..self }
+    }
+
+    /// What its requests have in common: the session, else the beginning of the first prompt; 0 for neither.
+    fn key(&self) -> u64 {
+        let beginning = || {
+            let prompt = self.blocks.prompts().next()?;
+            prompt.get(prompt.len().min(KEY_BLOCKS).checked_sub(1)?)
+        };
+        if self.session != 0 { self.session } else { beginning().map_or(0, |block| block.0) }
     }
 }
 
@@ -298,54 +345,44 @@ fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Op
     Ok(prompt.then(|| tokenizer.finish()))
 }
 
-/// Scores scorer by scorer.
-fn score(scorers: &[Weighted], view: &View<'_>) -> Vec<Option<f64>> {
-    let count = view.candidates.len();
-    let mut scores = vec![None; scorers.len() * count];
-    for (weighted, column) in scorers.iter().zip(scores.chunks_exact_mut(count.max(1))) {
-        weighted.scorer.score(view, column);
-    }
-    scores
-}
-
-/// What ranks each candidate, before chance.
-fn totals(policy: Policy, scorers: &[Weighted], scores: &[Option<f64>], view: &View<'_>) -> Vec<f64> {
-    let count = view.candidates.len();
-    match policy {
-        Policy::Prefix | Policy::PrefixOnly => {
-            let mut totals = vec![0.0; count];
-            for (weighted, column) in scorers.iter().zip(scores.chunks_exact(count.max(1))) {
-                for (total, score) in totals.iter_mut().zip(column) {
-                    *total += score.unwrap_or(0.0) * weighted.weight;
-                }
-            }
-            totals
-        }
-        Policy::LeastQueue => {
-            view.candidates.iter().map(|to| -f64::from(to.load.in_flight.requests)).collect()
-        }
-        Policy::RoundRobin | Policy::Random => vec![0.0; count],
-    }
-}
-
-fn rank(policy: Policy, totals: &[f64], view: &View<'_>, draw: Draw) -> Vec<Choice> {
+/// The candidates, ready to be taken by rank.
+fn choices(ranking: &Ranking, view: &View<'_>, draw: Draw) -> Vec<Choice> {
     let count = view.candidates.len();
     let first = turn(draw, count);
-    let tie = |candidate: usize| match policy {
-        // The one whose turn it is comes first, then those after it.
-        Policy::RoundRobin => (count - (candidate + count - first) % count) as u64,
-        _ => draw.number(candidate),
+    let tie = |candidate: usize| match ranking.ties {
+        Ties::Chance => draw.number(candidate),
+        Ties::Turns => (count - (candidate + count - first) % count) as u64,
+        Ties::Less(figure) => less(figure(&view.candidates[candidate])) | draw.number(candidate) >> 32,
     };
-    let choice = |(candidate, (to, &total)): (usize, (&Candidate, &f64))| Choice {
+    let choice = |(candidate, to): (usize, &Candidate)| Choice {
         candidate,
         id: to.id,
         matched: view.matched[candidate],
-        total,
+        total: ranking.totals.get(candidate).copied().unwrap_or(0.0),
         preferred: false,
         tie: tie(candidate),
         tried: false,
     };
-    view.candidates.iter().zip(totals).enumerate().map(choice).collect()
+    let mut choices: Vec<_> = view.candidates.iter().enumerate().map(choice).collect();
+    sum_up(&ranking.table, &mut choices);
+    choices
+}
+
+/// Adds to each total the sum of weight times figure; what is left out counts 0. A total that is no number goes last.
+fn sum_up(table: &Table, choices: &mut [Choice]) {
+    for (column, figures) in table.iter() {
+        for (choice, figure) in choices.iter_mut().zip(figures) {
+            choice.total += figure.unwrap_or(0.0) * column.weight;
+        }
+    }
+    for choice in choices.iter_mut().filter(|choice| choice.total.is_nan()) {
+        choice.total = f64::NEG_INFINITY;
+    }
+}
+
+/// The less the figure, the higher, in the upper half: floats that are not negative are ordered as their bits are.
+fn less(figure: f64) -> u64 {
+    u64::from(!(figure.max(0.0) as f32).to_bits()) << 32
 }
 
 fn turn(draw: Draw, count: usize) -> usize {

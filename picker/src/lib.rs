@@ -3,8 +3,8 @@
 //! The modules stand in the order in which a request meets them: [`read`] finds the members of the JSON body
 //! as spans, [`identity`] seeds the hash chain, [`canonical`] renders what the engine's template would see,
 //! [`tokens`] cuts that into blocks and [`hash`] chains them ([`memo`] spares all this where it can), [`belief`] says
-//! who holds how much, [`load`] is what the engines last reported, [`score`] weighs, [`policy`] names the presets and
-//! [`mod@decide`] is the one function that does it all.
+//! who holds how much and [`sessions`] where a session was, [`load`] is what the engines last reported, [`score`] weighs,
+//! [`policy`] ranks, [`columns`] says why and [`mod@decide`] is the one function that does it all.
 //!
 //! Everything here is a pure function of its arguments and of one shared [`belief::Index`]; the memo changes only how
 //! long it takes. Never here: sockets, clocks, async, logs.
@@ -12,6 +12,7 @@
 pub mod belief;
 pub mod canonical;
 pub mod chance;
+pub mod columns;
 pub mod decide;
 pub mod hash;
 pub mod identity;
@@ -22,6 +23,7 @@ pub mod pace;
 pub mod policy;
 pub mod read;
 pub mod score;
+pub mod sessions;
 pub mod tokens;
 
 pub use decide::{Ask, Decision, Refusal, Rules, decide, decide_recalling};

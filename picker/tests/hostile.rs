@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn decisions(api: Api, body: &[u8]) -> Vec<Decision> {
     let index = support::index(&[100; 3]);
     let load = Load { waiting: Some(0.0), running: Some(0.0), kv_usage: Some(0.05), ..Load::default() };
-    let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load });
+    let candidates = [0, 1, 2].map(|id| Candidate::new(EndpointId(id), load));
     let ask = Ask { api, body, tenant: b"", session: b"" };
     let decide = |policy| {
         decide(&ask, &candidates, &index, &Rules { policy, ..Rules::default() }, Draw { seed: 1, turn: 0 })
@@ -41,7 +41,7 @@ fn decisions(api: Api, body: &[u8]) -> Vec<Decision> {
     for decision in &decisions {
         assert!(decision.choices.iter().all(|choice| choice.total.is_finite()));
         for choice in &decision.choices {
-            assert!(decision.scores(choice).flatten().all(|score| (0.0..=1.0).contains(&score)));
+            assert!(decision.figures(choice).flatten().all(f64::is_finite));
         }
     }
     decisions
@@ -118,7 +118,7 @@ fn messages_without_content_are_read() {
 #[test]
 fn empty_prompts_spread() {
     let index = support::index(&[100; 3]);
-    let candidates = [0, 1, 2].map(|id| Candidate { id: EndpointId(id), load: Load::default() });
+    let candidates = [0, 1, 2].map(|id| Candidate::new(EndpointId(id), Load::default()));
     let mut taken = [0; 3];
     for turn in 0..40 {
         let ask = Ask { api: Api::Completions, body: br#"{"prompt":""}"#, tenant: b"", session: b"" };

@@ -77,7 +77,7 @@ fn runs_of_every_length_are_found() {
 #[test]
 fn only_a_commit_teaches_and_only_the_winner() {
     let index = index(&[100, 100]);
-    let candidates = [A, B].map(|id| Candidate { id, load: Load::default() });
+    let candidates = [A, B].map(|id| Candidate::new(id, Load::default()));
     let body = format!(r#"{{"prompt":{}}}"#, support::quoted(&support::prose(2000)));
     let ask = Ask { api: Api::Completions, body: body.as_bytes(), tenant: b"", session: b"" };
     let decided = || decide(&ask, &candidates, &index, &Rules::default(), DRAW).unwrap();

@@ -4,11 +4,13 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use picker::belief::EndpointId;
+use picker::ledger::InFlight;
 use picker::load::Load;
 use picker::score::prefix::MatchLength;
-use picker::score::{Candidate, Scorer, View};
+use picker::score::{Adapters, Candidate, Scorer, View, Weights, WeightsError};
 use serde_json::Value;
 use support::seed;
 
@@ -25,11 +27,12 @@ fn scores(
     last_cold: &[u64],
 ) -> Vec<Option<f64>> {
     let candidates: Vec<_> =
-        (0..).zip(loads).map(|(id, &load)| Candidate { id: EndpointId(id), load }).collect();
+        (0..).zip(loads).map(|(id, &load)| Candidate::new(EndpointId(id), load)).collect();
     let mut scores = vec![None; candidates.len()];
     let founds_prefix = total > 0 && matched.iter().all(|&matched| matched == 0);
     let last_cold = if founds_prefix { last_cold } else { &[] };
-    scorer.score(&View { candidates: &candidates, matched, total, last_cold }, &mut scores);
+    let view = View { candidates: &candidates, matched, total, last_cold, ..View::default() };
+    scorer.score(&view, &mut scores);
     scores
 }
 
@@ -198,9 +201,168 @@ fn no_number_is_no_measurement() {
 
 #[test]
 fn no_candidates_are_no_trouble() {
-    for scorer in [Scorer::Prefix, Scorer::Queue, Scorer::Kv, Scorer::NoHitLru] {
+    for scorer in Scorer::ALL {
         assert_eq!(scores(scorer, &[], &[], 0, &[]), [], "{}", scorer.name());
     }
+}
+
+/// As the queue, of the requests that the engine runs.
+#[test]
+fn running_is_relative() {
+    let running = |counts: &[Option<f64>]| {
+        let loads: Vec<_> = counts.iter().map(|&running| Load { running, ..load(Some(9.0), None) }).collect();
+        by_load(Scorer::Running, &loads)
+    };
+    assert_eq!(running(&[Some(4.0), None, Some(8.0), Some(6.0)]), [Some(1.0), None, Some(0.0), Some(0.5)]);
+    assert_eq!(running(&[Some(4.0), Some(4.0)]), [Some(1.0); 2]);
+    assert_eq!(running(&[None, None]), [None, None]);
+}
+
+/// Waiting and unseen requests of each, and the scores. Of the unseen ones 16 make a whole point, at least.
+#[test]
+fn unseen_requests_are_load() {
+    for (shows, endpoints, wanted) in [
+        ("as many everywhere: the engines' word", vec![(0.0, 9), (2.0, 9), (4.0, 9)], vec![1.0, 0.5, 0.0]),
+        ("one is no whole point", vec![(0.0, 1), (0.0, 0)], vec![1.0 - 1.0 / 16.0, 1.0]),
+        ("nor where somebody has a queue of one", vec![(0.0, 1), (1.0, 0)], vec![1.0 - 1.0 / 16.0, 0.0]),
+        ("a burst is", vec![(0.0, 16), (0.0, 0), (0.0, 8)], vec![0.0, 1.0, 0.5]),
+        ("a larger one stretches the scale", vec![(0.0, 64), (0.0, 0), (0.0, 16)], vec![0.0, 1.0, 0.75]),
+        ("beside a long queue it is little", vec![(0.0, 30), (100.0, 0), (0.0, 0)], vec![0.7, 0.0, 1.0]),
+        ("beside a burst a queue of one is little", vec![(0.0, 30), (1.0, 0)], vec![0.0, 1.0 - 1.0 / 30.0]),
+    ] {
+        let loads: Vec<_> =
+            endpoints.iter().map(|&(waiting, unseen)| Load { unseen, ..load(Some(waiting), None) }).collect();
+        for (found, wanted) in by_load(Scorer::Queue, &loads).into_iter().zip(&wanted) {
+            assert!((found.unwrap() - wanted).abs() < 1e-12, "{shows}: {found:?}, wanted {wanted}");
+        }
+    }
+    let unmeasured = Load { unseen: 99, ..Load::default() };
+    let one = Load { unseen: 1, ..load(Some(0.0), None) };
+    let found = by_load(Scorer::Queue, &[unmeasured, one, load(Some(0.0), None)]);
+    assert_eq!(found, [None, Some(0.9375), Some(1.0)], "who is not measured is no measure");
+}
+
+/// A burst between two readings spreads, and a single request leaves a prefix where it is.
+#[test]
+fn bursts_do_not_herd() {
+    let mut loads = [load(Some(0.0), None); 4];
+    for _ in 0..40 {
+        let scores = by_load(Scorer::Queue, &loads);
+        let best = (0..4).max_by(|&a, &b| scores[a].unwrap().total_cmp(&scores[b].unwrap())).unwrap();
+        loads[best].unseen += 1;
+    }
+    assert_eq!(loads.map(|load| load.unseen), [10; 4]);
+    loads = [load(Some(0.0), None); 4];
+    loads[0].unseen = 1;
+    let (queue, prefix) =
+        (by_load(Scorer::Queue, &loads), scores(Scorer::Prefix, &loads, &[9, 0, 0, 0], 10, &[0; 4]));
+    let total = |place: usize| 2.0 * queue[place].unwrap() + 3.0 * prefix[place].unwrap();
+    assert!(total(0) > total(1) + 2.0);
+}
+
+/// llm-d's `active-request-scorer`: relative to the most, and always known.
+#[test]
+fn in_flight_is_relative_to_the_most() {
+    for (requests, wanted) in [
+        (vec![0, 0], vec![1.0, 1.0]),
+        (vec![3, 3], vec![0.0, 0.0]),
+        (vec![0, 1, 2, 4], vec![1.0, 0.75, 0.5, 0.0]),
+    ] {
+        let in_flight = |&requests| InFlight { requests, ..InFlight::default() };
+        let loads: Vec<_> =
+            requests.iter().map(|count| Load { in_flight: in_flight(count), ..Load::default() }).collect();
+        assert_eq!(by_load(Scorer::InFlight, &loads), wanted.into_iter().map(Some).collect::<Vec<_>>());
+    }
+}
+
+/// llm-d's `token-load-scorer`: of 4,194,304 tokens, those in flight and those that this request would add.
+#[test]
+fn token_load_counts_this_request_where_it_would_go() {
+    let candidates: Vec<_> = (0..)
+        .zip([0, 1 << 20, 0, 1 << 23])
+        .map(|(id, uncached_tokens)| {
+            let in_flight = InFlight { uncached_tokens, ..InFlight::default() };
+            Candidate::new(EndpointId(id), Load { in_flight, ..Load::default() })
+        })
+        .collect();
+    let view = View { candidates: &candidates, matched: &[4, 4, 0, 4], total: 4, ..View::default() };
+    let mut scores = [None; 4];
+    Scorer::TokenLoad.score(&View { block_tokens: 1 << 18, ..view }, &mut scores);
+    assert_eq!(scores, [Some(1.0), Some(0.75), Some(0.75), Some(0.0)]);
+}
+
+/// llm-d's `lora-affinity-scorer`.
+#[test]
+fn lora_goes_by_what_is_loaded() {
+    let engines = [
+        Some(Adapters::new(["sql"], [], 4)),
+        Some(Adapters::new(["chat"], ["code"], 4)),
+        Some(Adapters::new(["chat"], ["sql"], 2)),
+        Some(Adapters::new(["chat"], ["code"], 2)),
+        None,
+    ];
+    let candidates: Vec<_> = (0..)
+        .zip(engines)
+        .map(|(id, adapters)| Candidate {
+            adapters: adapters.map(Arc::new),
+            ..Candidate::new(EndpointId(id), Load::default())
+        })
+        .collect();
+    for (model, wanted) in [
+        (Some("sql"), [Some(1.0), Some(0.8), Some(0.6), Some(0.0), None]),
+        (Some("chat"), [Some(0.8), Some(1.0), Some(1.0), Some(1.0), None]),
+        (Some("base"), [None; 5]),
+        (Some("SQL"), [None; 5]),
+        (None, [None; 5]),
+    ] {
+        let mut scores = [None; 5];
+        let view = View { candidates: &candidates, matched: &[0; 5], model, ..View::default() };
+        Scorer::Lora.score(&view, &mut scores);
+        assert_eq!(scores, wanted, "{model:?}");
+    }
+}
+
+#[test]
+fn a_session_counts_where_it_was() {
+    let candidates = [3, 5, 8].map(|id| Candidate::new(EndpointId(id), Load::default()));
+    for (at, wanted) in
+        [(Some(5), [Some(0.0), Some(1.0), Some(0.0)]), (Some(1), [None; 3]), (None, [None; 3])]
+    {
+        let mut scores = [None; 3];
+        let session_at = at.map(EndpointId);
+        let view = View { candidates: &candidates, matched: &[0; 3], session_at, ..View::default() };
+        Scorer::Session.score(&view, &mut scores);
+        assert_eq!(scores, wanted, "{at:?}");
+    }
+}
+
+/// Behaviour 25, in the score: 4,096 of 8,192 tokens are half of the share and a quarter of the length.
+#[test]
+fn a_long_match_counts_beyond_its_share() {
+    let candidates = [Candidate::new(EndpointId(0), Load::default())];
+    for (weight, wanted) in [(0.0, 0.5), (1.0, 0.25), (0.5, 0.375)] {
+        let match_length = MatchLength::new(weight, MatchLength::SCALE_TOKENS).unwrap();
+        let view =
+            View { candidates: &candidates, matched: &[64], total: 128, block_tokens: 64, ..View::default() };
+        let mut scores = [None];
+        Scorer::Prefix.score(&View { match_length, ..view }, &mut scores);
+        assert_eq!(scores, [Some(wanted)], "{weight}");
+    }
+}
+
+#[test]
+fn weights_that_cannot_rank_are_refused() {
+    for weight in [f64::NAN, f64::INFINITY, -0.1, 1e6 + 1.0] {
+        let refused = Weights::new(&[(Scorer::Prefix, 1.0), (Scorer::Kv, weight)]).unwrap_err();
+        let text = format!("weight of kv must be a number from 0 to 1000000, got {weight}");
+        assert_eq!(refused.to_string(), text);
+    }
+    for none in [&[][..], &[(Scorer::Queue, 0.0)]] {
+        assert_eq!(Weights::new(none), Err(WeightsError::AllZero));
+    }
+    let weights = Weights::new(&[(Scorer::Session, 1e6), (Scorer::Kv, 0.0), (Scorer::Prefix, 0.5)]).unwrap();
+    assert_eq!(weights.iter().collect::<Vec<_>>(), [(Scorer::Prefix, 0.5), (Scorer::Session, 1e6)]);
+    assert_eq!((weights.of(Scorer::Kv), weights.sum()), (0.0, 1e6 + 0.5));
 }
 
 /// Measured or not, and any float at all.
@@ -212,13 +374,16 @@ proptest::proptest! {
     /// Behaviour 78, for any figure.
     #[test]
     fn every_score_is_0_to_1(
-        loads in proptest::collection::vec((figure(), figure()), 1..9),
+        loads in proptest::collection::vec((figure(), figure(), 0u32..9), 1..9),
         total in 0u32..20, seed: u64,
     ) {
-        let loads: Vec<_> = loads.into_iter().map(|(waiting, kv)| load(waiting, kv)).collect();
+        let loads: Vec<_> = loads
+            .into_iter()
+            .map(|(waiting, kv, unseen)| Load { running: waiting, unseen, ..load(waiting, kv) })
+            .collect();
         let matched: Vec<u32> = (0..loads.len()).map(|place| (seed >> place) as u32 % 20).collect();
         let last_cold: Vec<u64> = matched.iter().map(|&matched| u64::from(matched)).collect();
-        for scorer in [Scorer::Prefix, Scorer::Queue, Scorer::Kv, Scorer::NoHitLru] {
+        for scorer in Scorer::ALL {
             for score in scores(scorer, &loads, &matched, total, &last_cold).into_iter().flatten() {
                 proptest::prop_assert!((0.0..=1.0).contains(&score), "{} gives {score}", scorer.name());
             }

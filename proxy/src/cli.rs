@@ -66,7 +66,7 @@ struct ServeArgs {
     /// A replica; repeat for each. Replaces the file's list
     #[arg(long = "endpoint", value_name = "NAME=URL")]
     endpoints: Vec<String>,
-    /// prefix, prefix-only, least-queue, round-robin or random
+    /// prefix, prefix-only, least-queue, round-robin, random, sticky, guarded, affinity or expected-ttft
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Port on 127.0.0.1, instead of --listen

@@ -80,7 +80,13 @@ impl Router {
         let timeouts = &config.pool.timeouts;
         let pool = &config.pool;
         Ok(Arc::new(Self {
-            rules: Rules { policy: pool.policy, tokenizer: pool.index.tokenizer, block: pool.index.block },
+            rules: Rules {
+                policy: pool.policy,
+                weights: pool.weights,
+                match_length: pool.match_length,
+                tokenizer: pool.index.tokenizer,
+                block: pool.index.block,
+            },
             fleet: ArcSwap::from_pointee(fleet),
             index,
             memo: Memo::default(),
@@ -112,7 +118,7 @@ impl Router {
         let list = fleet
             .iter()
             .filter(|endpoint| endpoint.reachable() || !any_reachable)
-            .map(|endpoint| Candidate { id: endpoint.id, load: endpoint.load(now, stale_after) })
+            .map(|endpoint| Candidate::new(endpoint.id, endpoint.load(now, stale_after)))
             .collect();
         Candidates { fleet, list }
     }

@@ -71,7 +71,7 @@ impl Fleet {
     pub fn with_others(endpoints: u32, others: u32) -> Self {
         let index = Index::default();
         let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), ..Load::default() };
-        let candidates = (0..endpoints).map(|id| Candidate { id: EndpointId(id), load }).collect::<Vec<_>>();
+        let candidates = (0..endpoints).map(|id| Candidate::new(EndpointId(id), load)).collect::<Vec<_>>();
         for candidate in &candidates {
             index
                 .join(candidate.id, CAPACITY.min(FLEET_CAPACITY / endpoints as usize))

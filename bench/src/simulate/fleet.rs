@@ -4,9 +4,10 @@ use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Choice, Decision, Rules, choose};
 use picker::policy::Policy;
+use picker::sessions::Sessions;
 
 use super::figures::stalls;
-use super::member::{Elsewhere, Member, Scrapes, Sending};
+use super::member::{Elsewhere, Member, Scrapes, Sending, micros};
 use super::run::{Run, Served, ShownDecision, reasons};
 use super::workload::{Arrival, Workload, rules};
 use super::{PlayError, SimulateOptions, Split};
@@ -21,6 +22,7 @@ pub(super) struct Fleet<'a> {
     options: &'a SimulateOptions,
     rules: Rules,
     index: Index,
+    sessions: Sessions,
     /// Blocks that are believed of each replica at most.
     belief_blocks: usize,
     /// All that there ever were.
@@ -57,6 +59,7 @@ impl<'a> Fleet<'a> {
             options,
             rules: Rules { policy, ..rules(workload.block_size()) },
             index: Index::for_fleet(options.replicas_ever(), belief_blocks)?,
+            sessions: Sessions::default(),
             belief_blocks,
             members: Vec::with_capacity(options.replicas_ever()),
             present: Vec::with_capacity(options.replicas_ever()),
@@ -145,6 +148,7 @@ impl<'a> Fleet<'a> {
         // There is a candidate: the fleet has at least one.
         let Some(best) = decision.take_best() else { return };
         decision.commit(&self.index, best.id);
+        decision.remember(&self.sessions, best.id, micros(now));
         self.give(place, arrival, best, now);
         if self.decisions.len() < self.options.decisions_shown {
             self.decisions.push(self.shown(arrival, &mut decision, best));
@@ -157,7 +161,8 @@ impl<'a> Fleet<'a> {
             self.present.iter().map(|&place| self.members[place].candidate(now)).collect();
         let draw = Draw { seed: self.options.seed, turn: self.turn };
         self.turn += 1;
-        choose(arrival.asked.clone(), &candidates, &self.index, &self.rules, draw)
+        let asked = arrival.asked.clone().with_session_at(&self.sessions, micros(now));
+        choose(asked, &candidates, &self.index, &self.rules, draw)
     }
 
     fn give(&mut self, place: usize, arrival: &Arrival, best: Choice, now: Seconds) {

@@ -147,7 +147,7 @@ impl Member {
             in_flight,
             pace: self.pace(),
         };
-        Candidate { id: self.id, load }
+        Candidate::new(self.id, load)
     }
 
     /// How fast the router takes the member to be.
@@ -236,7 +236,7 @@ fn true_pace(options: ReplicaOptions) -> Pace {
     }
 }
 
-fn micros(at: Seconds) -> Micros {
+pub(super) fn micros(at: Seconds) -> Micros {
     Micros((at.0 * 1e6) as u64)
 }
 

@@ -1,5 +1,6 @@
 //! What one policy came to, request by request.
 
+use picker::columns::Column;
 use picker::decide::{Choice, Decision};
 use picker::policy::Policy;
 
@@ -76,7 +77,7 @@ pub struct ShownDecision {
     pub total: usize,
     /// Nobody is believed to hold any.
     pub cold: bool,
-    /// The winner's weighted sum; for `least-queue` minus its requests in flight.
+    /// What ranked the winner: its weighted sum; for `least-queue` minus its requests in flight.
     pub score: f64,
     /// What the sum is made of.
     pub reasons: Vec<Reason>,
@@ -87,20 +88,16 @@ pub struct ShownDecision {
 /// One part of a winner's sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reason {
-    /// Name of the scorer.
+    /// Name of the column.
     pub name: &'static str,
     /// What it counts for.
     pub weight: f64,
-    /// What it gave; `None` where it left the winner out.
+    /// Its figure; `None` where the winner was left out.
     pub value: Option<f64>,
 }
 
 /// What the decision says for this choice.
 pub(super) fn reasons(decision: &Decision, choice: &Choice) -> Vec<Reason> {
-    let reason = |(weighted, value): (&picker::score::Weighted, _)| Reason {
-        name: weighted.scorer.name(),
-        weight: weighted.weight,
-        value,
-    };
-    decision.scorers.iter().zip(decision.scores(choice)).map(reason).collect()
+    let reason = |(column, value): (&Column, _)| Reason { name: column.name, weight: column.weight, value };
+    decision.columns().iter().zip(decision.figures(choice)).map(reason).collect()
 }

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use picker::hash::BlockSize;
 use picker::policy::Policy;
+use picker::score::prefix::MatchLength;
+use picker::score::{Scorer, Weights};
 use proptest::prelude::*;
 
+use crate::raw::one_of;
 use crate::{
     Config, Endpoint, EndpointName, EndpointUrl, Flags, Index, Limits, Listener, Load, Pool, Protocol,
 };
@@ -34,6 +37,12 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
+/// Those of the fixture: of the scorer at place n of the list, n + 1.
+fn every_weight() -> Weights {
+    let weights: Vec<_> = (1..).zip(Scorer::ALL).map(|(place, scorer)| (scorer, f64::from(place))).collect();
+    Weights::new(&weights).unwrap()
+}
+
 #[test]
 fn nothing_written_is_all_defaults() {
     let defaults = Config {
@@ -41,6 +50,8 @@ fn nothing_written_is_all_defaults() {
         admin: "127.0.0.1:9090".parse().unwrap(),
         pool: Pool {
             policy: Policy::Prefix,
+            weights: None,
+            match_length: MatchLength::default(),
             seed: 0,
             endpoints: vec![],
             index: Index {
@@ -80,7 +91,9 @@ fn every_key_is_read() {
         listeners: vec![listener("0.0.0.0:8000", Protocol::Http1), listener("[::1]:8443", Protocol::H2c)],
         admin: "127.0.0.1:9191".parse().unwrap(),
         pool: Pool {
-            policy: Policy::LeastQueue,
+            policy: Policy::PrefixOnly,
+            weights: Some(every_weight()),
+            match_length: MatchLength::new(0.25, 8192).unwrap(),
             seed: 7,
             endpoints: vec![
                 endpoint("vllm-0", "http://127.0.0.1:8001"),
@@ -123,14 +136,14 @@ fn the_words_tokenizer_brings_its_own_block() {
 fn flags_override_the_file() {
     let given = Flags {
         endpoints: strings(&["c=http://10.0.0.3:8000"]),
-        policy: Some("random".to_owned()),
+        policy: Some("affinity".to_owned()),
         listen: Some("0.0.0.0:80".to_owned()),
         admin: Some("[::1]:8443".to_owned()),
         port: None,
     };
     let config = load(Some(("f", EVERY_KEY)), &given).unwrap();
     assert_eq!(config.pool.endpoints, [endpoint("c", "http://10.0.0.3:8000")]);
-    assert_eq!(config.pool.policy, Policy::Random);
+    assert_eq!(config.pool.policy, Policy::Affinity);
     assert_eq!(config.listeners, [listener("0.0.0.0:80", Protocol::Http1)]);
     assert_eq!(config.admin, "[::1]:8443".parse().unwrap(), "free, as the file's listeners are not bound");
     assert_eq!(config.pool.seed, 7, "the rest is the file's");
@@ -140,8 +153,7 @@ fn flags_override_the_file() {
 
 #[test]
 fn broken_structure_is_told_with_its_place() {
-    const TOP: &str =
-        "listeners, admin, policy, seed, response_headers, endpoints, index, load, limits, timeouts or drain";
+    const TOP: &str = "listeners, admin, policy, weights, match_length_weight, seed, response_headers, endpoints, index, load, limits, timeouts or drain";
     for (text, fault) in [
         ("a: 1\n", format!("f:1:1: a: found an unknown key, wanted {TOP}").as_str()),
         ("\"a\\nb\": 1\n", &format!("f:1:1: a\\nb: found an unknown key, wanted {TOP}")),
@@ -179,7 +191,7 @@ fn wrong_values_are_told_with_their_place() {
     for (text, fault) in [
         (
             "policy: fastest\n",
-            "f:1:9: policy: found \"fastest\", wanted prefix, prefix-only, least-queue, round-robin or random",
+            "f:1:9: policy: found \"fastest\", wanted prefix, prefix-only, least-queue, round-robin, random, sticky, guarded, affinity or expected-ttft",
         ),
         ("seed: -1\n", "f:1:7: seed: found \"-1\", wanted an integer from 0 to 18446744073709551615"),
         ("response_headers: yes\n", "f:1:19: response_headers: found \"yes\", wanted true or false"),
@@ -220,6 +232,49 @@ fn wrong_values_are_told_with_their_place() {
     ] {
         assert_eq!(file(text).unwrap_err(), fault, "{text}");
     }
+}
+
+#[test]
+fn weights_replace_the_preset_of_a_policy_that_sums() {
+    for (shows, text, weights) in [
+        ("none", "policy: prefix\n", None),
+        ("nothing written", "weights:\n", None),
+        ("one, the others 0", "weights: {token-load: 0.5}\n", Some((Scorer::TokenLoad, 0.5))),
+        ("of another policy", "{policy: affinity, weights: {kv: 3, lora: 0}}", Some((Scorer::Kv, 3.0))),
+    ] {
+        let found = file(text).unwrap().pool.weights;
+        assert_eq!(found, weights.map(|weight| Weights::new(&[weight]).unwrap()), "{shows}");
+    }
+}
+
+#[test]
+fn wrong_weights_are_told_with_their_place() {
+    const NUMBER: &str = "wanted a number from 0 to 1000000, such as 1 or 0.5";
+    const FOR: &str = "wanted them for prefix, prefix-only or affinity";
+    let scorers = one_of(&Scorer::NAMES);
+    for (text, fault) in [
+        (
+            "weights: {speed: 1}\n",
+            format!("f:1:11: weights.speed: found an unknown key, wanted {scorers}").as_str(),
+        ),
+        ("weights: {kv: -1}\n", &format!("f:1:15: weights.kv: found \"-1\", {NUMBER}")),
+        ("weights: {no-hit-lru: .nan}\n", &format!("f:1:23: weights.no-hit-lru: found \".nan\", {NUMBER}")),
+        ("weights: {prefix: inf}\n", &format!("f:1:19: weights.prefix: found \"inf\", {NUMBER}")),
+        ("weights: {prefix: 1000001}\n", &format!("f:1:19: weights.prefix: found \"1000001\", {NUMBER}")),
+        ("weights: {}\n", "f:1:10: weights: found no weight above 0, wanted at least one"),
+        ("weights: {kv: 0, queue: 0.0}\n", "f:1:10: weights: found no weight above 0, wanted at least one"),
+        ("weights: 3\n", "f:1:10: weights: found another kind of value, wanted keys and values"),
+        ("policy: sticky\nweights: {kv: 1}\n", &format!("f:2:10: weights: found weights for sticky, {FOR}")),
+        (
+            "match_length_weight: 1.5\n",
+            "f:1:22: match_length_weight: found \"1.5\", wanted a number from 0 to 1, such as 1 or 0.5",
+        ),
+    ] {
+        assert_eq!(file(text).unwrap_err(), fault, "{text}");
+    }
+    let given = Flags { policy: Some("random".to_owned()), ..Flags::default() };
+    let fault = load(Some(("f", "weights: {kv: 1}\n")), &given).unwrap_err().to_string();
+    assert_eq!(fault, format!("f:1:10: weights: found weights for random, {FOR}"), "the flag counts");
 }
 
 #[test]
@@ -314,7 +369,7 @@ fn wrong_flags_are_told_with_their_name() {
         ),
         (
             Flags { policy: Some("best".to_owned()), ..Flags::default() },
-            "--policy: found \"best\", wanted prefix, prefix-only, least-queue, round-robin or random",
+            "--policy: found \"best\", wanted prefix, prefix-only, least-queue, round-robin, random, sticky, guarded, affinity or expected-ttft",
         ),
         (Flags { listen: Some("x".to_owned()), ..Flags::default() }, "--listen: found \"x\", wanted IP:PORT"),
         (Flags { admin: Some("x".to_owned()), ..Flags::default() }, "--admin: found \"x\", wanted IP:PORT"),

@@ -1,27 +1,47 @@
 //! Scorers: each gives an endpoint 0 to 1 for one quality, or leaves it out; weighted and summed they rank.
+//!
+//! What was not measured is left out, never idle. Formulas and defaults are llm-d's where no other source is named.
 
+mod in_flight;
 mod kv;
+mod lora;
 mod no_hit_lru;
 pub mod prefix;
 mod queue;
+mod running;
+mod session;
+mod spread;
+mod token_load;
+mod weights;
+
+use std::sync::Arc;
 
 use crate::belief::EndpointId;
 use crate::load::Load;
 
-/// Scorers that one policy may have.
-pub const SCORERS_MAX: usize = 8;
+pub use lora::Adapters;
+pub use weights::{WEIGHT_MAX, Weights, WeightsError};
 
 /// An endpoint that a request could go to.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Which.
     pub id: EndpointId,
     /// What is known of its load.
     pub load: Load,
+    /// What the engine says of its adapters, if it says anything.
+    pub adapters: Option<Arc<Adapters>>,
 }
 
-/// All that scorers look at. The slices go by candidate.
-#[derive(Clone, Copy, Debug)]
+impl Candidate {
+    /// An endpoint of which no adapters are known.
+    pub fn new(id: EndpointId, load: Load) -> Self {
+        Self { id, load, adapters: None }
+    }
+}
+
+/// All that scorers and policies look at. The slices go by candidate.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct View<'a> {
     /// The endpoints.
     pub candidates: &'a [Candidate],
@@ -29,12 +49,36 @@ pub struct View<'a> {
     pub matched: &'a [u32],
     /// Blocks of the request.
     pub total: u32,
+    /// Tokens in a block.
+    pub block_tokens: usize,
     /// For a request that founds a prefix: the number of the last such request that each took, 0 for never. Such a request
     /// has blocks of which no candidate holds any, and the engine keeps them. Empty for all others.
     pub last_cold: &'a [u64],
+    /// How much a long match counts beyond its share.
+    pub match_length: prefix::MatchLength,
+    /// The model that is asked for.
+    pub model: Option<&'a str>,
+    /// The endpoint that the request's session was last sent to.
+    pub session_at: Option<EndpointId>,
+    /// What a policy may hold on to: the session, else the beginning of the prompt; 0 for neither.
+    pub key: u64,
 }
 
-/// The scorers by name.
+impl View<'_> {
+    /// Tokens of the request that the candidate at a place does not hold.
+    pub fn uncached_tokens(&self, candidate: usize) -> f64 {
+        let matched = self.matched.get(candidate).copied().unwrap_or(0);
+        f64::from(self.total.saturating_sub(matched)) * self.block_tokens as f64
+    }
+
+    /// Share of the request that each candidate holds, 0 to 1; 0 for a request without blocks.
+    pub fn shares(&self) -> impl Iterator<Item = f64> {
+        let total = f64::from(self.total.max(1));
+        self.matched.iter().map(move |&matched| (f64::from(matched) / total).min(1.0))
+    }
+}
+
+/// The scorers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scorer {
     /// Share of the prompt's blocks that the endpoint holds.
@@ -45,26 +89,38 @@ pub enum Scorer {
     Kv,
     /// Spreads requests that nobody has a prefix for.
     NoHitLru,
-}
-
-/// A scorer and what it counts for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weighted {
-    /// The scorer.
-    pub scorer: Scorer,
-    /// Finite, not negative.
-    pub weight: f64,
+    /// Fewer requests that the engine runs.
+    Running,
+    /// Fewer requests in flight from this router.
+    InFlight,
+    /// Fewer prompt tokens to compute, this request's among them.
+    TokenLoad,
+    /// The asked adapter is loaded, or has a place.
+    Lora,
+    /// The session was sent there last.
+    Session,
 }
 
 impl Scorer {
+    /// All scorers, in the order of their columns.
+    pub const ALL: [Self; 9] = [
+        Self::Prefix,
+        Self::Queue,
+        Self::Kv,
+        Self::NoHitLru,
+        Self::Running,
+        Self::InFlight,
+        Self::TokenLoad,
+        Self::Lora,
+        Self::Session,
+    ];
+    /// Their names, in the same order.
+    pub const NAMES: [&'static str; 9] =
+        ["prefix", "queue", "kv", "no-hit-lru", "running", "in-flight", "token-load", "lora", "session"];
+
     /// The name in decisions and configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefix => "prefix",
-            Self::Queue => "queue",
-            Self::Kv => "kv",
-            Self::NoHitLru => "no-hit-lru",
-        }
+        Self::NAMES[self as usize]
     }
 
     /// One score for each candidate into `scores`, all `None` before. What stays `None` is left out and counts as 0.
@@ -74,6 +130,11 @@ impl Scorer {
             Self::Queue => queue::score(view, scores),
             Self::Kv => kv::score(view, scores),
             Self::NoHitLru => no_hit_lru::score(view, scores),
+            Self::Running => running::score(view, scores),
+            Self::InFlight => in_flight::score(view, scores),
+            Self::TokenLoad => token_load::score(view, scores),
+            Self::Lora => lora::score(view, scores),
+            Self::Session => session::score(view, scores),
         }
         for score in scores.iter_mut().flatten() {
             *score = if score.is_nan() { 0.0 } else { score.clamp(0.0, 1.0) };

@@ -37,10 +37,27 @@ impl MatchLength {
     }
 }
 
+impl Default for MatchLength {
+    /// No such term: the share alone.
+    fn default() -> Self {
+        Self { weight: 0.0, scale_tokens: f64::from(Self::SCALE_TOKENS) }
+    }
+}
+
 /// Every candidate is scored: 0 without a match, and 0 for a request without blocks.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>]) {
+    if view.match_length.weight > 0.0 {
+        return by_length(view, scores);
+    }
     let total = f64::from(view.total.max(1));
     for (score, &matched) in scores.iter_mut().zip(view.matched) {
         *score = Some(f64::from(matched) / total);
+    }
+}
+
+fn by_length(view: &View<'_>, scores: &mut [Option<f64>]) {
+    let tokens = |blocks: u32| f64::from(blocks) * view.block_tokens as f64;
+    for (score, &matched) in scores.iter_mut().zip(view.matched) {
+        *score = Some(view.match_length.score(tokens(matched), tokens(view.total)));
     }
 }

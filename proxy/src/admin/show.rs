@@ -140,11 +140,12 @@ fn decision(
     })
 }
 
-/// Each scorer's score and weight; null where the scorer left the endpoint out.
+/// Each column's figure and weight; null where the endpoint was left out. Weighted and summed they are the total.
 fn scores(made: &Decision, choice: &Choice) -> Value {
-    let named = made.scorers.iter().zip(made.scores(choice)).map(|(weighted, score)| {
-        (weighted.scorer.name().to_owned(), json!({"score": score, "weight": weighted.weight}))
-    });
+    let named =
+        made.columns().iter().zip(made.figures(choice)).map(|(column, figure)| {
+            (column.name.to_owned(), json!({"score": figure, "weight": column.weight}))
+        });
     Value::Object(named.collect())
 }
 

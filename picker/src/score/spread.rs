@@ -1,0 +1,56 @@
+//! Counts of requests, one against the other: what `queue` and `running` share.
+
+use super::{Candidate, View};
+
+/// Requests that make a whole point where the engines' own counts lie closer together: an engine takes some in at once.
+const SCALE: f64 = 16.0;
+
+/// Over the measured candidates: least and most of the engine's count, and of the requests that it has not seen.
+#[derive(Clone, Copy)]
+struct Ranges {
+    least: f64,
+    most: f64,
+    unseen_least: u32,
+    unseen_most: u32,
+}
+
+impl Ranges {
+    const NOTHING: Self =
+        Self { least: f64::INFINITY, most: f64::NEG_INFINITY, unseen_least: u32::MAX, unseen_most: 0 };
+
+    /// The count is finite.
+    fn with(self, count: f64, unseen: u32) -> Self {
+        Self {
+            least: if count < self.least { count } else { self.least },
+            most: if count > self.most { count } else { self.most },
+            unseen_least: self.unseen_least.min(unseen),
+            unseen_most: self.unseen_most.max(unseen),
+        }
+    }
+}
+
+/// `(max - count)/(max - min)` over the measured candidates, 1 for all when they are equal. Unmeasured ones are left out
+/// and do not stretch the range; a figure that is not finite is no measurement.
+///
+/// Requests that the engine had not seen when it was asked count too, or a burst between two readings would all go to one
+/// endpoint. But most of them run at once, and in a range of 1 a single one would be a whole point, enough to outweigh a
+/// prefix. So they count on a scale of their own: the wider of both ranges, and at least [`SCALE`]. With no such request,
+/// or as many everywhere, this is the formula above.
+pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>], figure: fn(&Candidate) -> Option<f64>) {
+    let counted = |to: &Candidate| figure(to).filter(|count| count.is_finite());
+    let mut ranges = Ranges::NOTHING;
+    for candidate in view.candidates {
+        if let Some(count) = counted(candidate) {
+            ranges = ranges.with(count, candidate.load.unseen);
+        }
+    }
+    let unseen_range = f64::from(ranges.unseen_most.saturating_sub(ranges.unseen_least));
+    let range = (ranges.most - ranges.least).max(unseen_range);
+    for (score, candidate) in scores.iter_mut().zip(view.candidates) {
+        *score = counted(candidate).map(|count| {
+            let above = if range > 0.0 { (count - ranges.least) / range } else { 0.0 };
+            let unseen = f64::from(candidate.load.unseen - ranges.unseen_least);
+            1.0 - above - if unseen > 0.0 { unseen / range.max(SCALE) } else { 0.0 }
+        });
+    }
+}
