@@ -371,19 +371,19 @@ async fn an_unreachable_endpoint_that_appears_makes_the_router_ready() {
     until("the router to be ready", DEADLINE, ready).await;
 }
 
-// Behaviours 29 and 58: the baselines route through the same proxy.
+// Behaviours 29 and 58: all policies route through the same proxy, and explain by what.
 #[tokio::test]
-async fn every_policy_serves_and_says_its_name() {
-    for policy in [
-        "prefix",
-        "prefix-only",
-        "least-queue",
-        "round-robin",
-        "random",
-        "sticky",
-        "guarded",
-        "affinity",
-        "expected-ttft",
+async fn every_policy_serves_and_says_its_name_and_its_reasons() {
+    for (policy, reasons) in [
+        ("prefix", &["kv", "no-hit-lru", "prefix", "queue"][..]),
+        ("prefix-only", &["prefix"]),
+        ("least-queue", &[]),
+        ("round-robin", &[]),
+        ("random", &[]),
+        ("sticky", &["order", "passed-over"]),
+        ("guarded", &["beyond", "load", "prefix"]),
+        ("affinity", &["holds", "token-load"]),
+        ("expected-ttft", &["prefill", "wait"]),
     ] {
         let stubs = [Stub::start().await, Stub::start().await];
         let router = Setup::of(&[&stubs[0], &stubs[1]]).yaml(&format!("policy: {policy}")).start().await;
@@ -395,5 +395,9 @@ async fn every_policy_serves_and_says_its_name() {
         if policy == "round-robin" {
             assert_ne!(responses[0].endpoint(), responses[1].endpoint());
         }
+        let explained = router.explain(&cold(1)).await.json();
+        let mut named: Vec<_> = explained["scores"][0]["scores"].as_object().unwrap().keys().collect();
+        named.sort_unstable();
+        assert_eq!(named, reasons, "{policy}: {explained}");
     }
 }

@@ -6,10 +6,15 @@ pub(crate) fn table<const COLUMNS: usize>(
     head: [&str; COLUMNS],
     rows: impl IntoIterator<Item = [String; COLUMNS]>,
 ) -> String {
-    let mut lines = vec![head.map(str::to_owned)];
-    lines.extend(rows);
-    let widths: [usize; COLUMNS] =
-        std::array::from_fn(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0));
+    let head = Vec::from(head.map(str::to_owned));
+    format_lines(&std::iter::once(head).chain(rows.into_iter().map(Vec::from)).collect::<Vec<_>>())
+}
+
+/// The same of lines of cells, the head first.
+pub(crate) fn format_lines(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
     lines.iter().map(|line| format_line(line, &widths)).collect()
 }
 

@@ -195,8 +195,8 @@ fn a_hot_tenant_gets_a_second_replica() {
     let trace = trace("hot");
     let tenant_1 = |policy| {
         let run = simulate(&trace, &options(64, 2, 0), policy).unwrap();
-        let hot = trace.iter().zip(&run.routed).filter(|(request, _)| request.group == "tenant-1");
-        let replicas: BTreeSet<usize> = hot.map(|(_, replica)| *replica).collect();
+        let hot = trace.iter().zip(run.routed()).filter(|(request, _)| request.group == "tenant-1");
+        let replicas: BTreeSet<usize> = hot.map(|(_, replica)| replica).collect();
         (replicas.len(), Report::of(&run))
     };
     let (alone, piled) = tenant_1(Policy::PrefixOnly);
@@ -253,7 +253,7 @@ fn one_at_a_time_is_the_replay_of_the_seed() {
     let run = simulate(&trace, &options, Policy::Prefix).unwrap();
 
     let mut tenants = vec![BTreeSet::new(); 3];
-    trace.iter().zip(&run.routed).for_each(|(request, &replica)| {
+    trace.iter().zip(run.routed()).for_each(|(request, replica)| {
         tenants[replica].insert(request.group.clone());
     });
     let sets: Vec<BTreeSet<String>> =
@@ -261,7 +261,7 @@ fn one_at_a_time_is_the_replay_of_the_seed() {
     assert_eq!(tenants.iter().collect::<BTreeSet<_>>(), sets.iter().collect());
     let mut counts: Vec<usize> =
         serde_json::from_value(wanted["requests_per_replica_in_some_order"].clone()).unwrap();
-    let mut requests = run.requests.clone();
+    let mut requests = Report::of(&run).requests;
     counts.sort_unstable();
     requests.sort_unstable();
     assert_eq!(requests, counts);
@@ -289,7 +289,7 @@ fn a_seed_names_a_run() {
     let all = |seed| simulate::simulate_all(&trace, &options(64, 2, seed), &Policy::ALL).unwrap();
     assert_eq!(all(4), all(4));
     assert_eq!(all(4)[4], simulate(&trace, &options(64, 2, 4), Policy::Random).unwrap());
-    assert_ne!(all(4)[4].routed, all(5)[4].routed);
+    assert!(!all(4)[4].routed().eq(all(5)[4].routed()));
 }
 
 #[test]
@@ -298,8 +298,10 @@ fn fleets_of_every_size() {
     for replicas in [1, 2, 1_000] {
         let options = SimulateOptions { replicas, ..SimulateOptions::default() };
         for run in simulate::simulate_all(&trace, &options, &Policy::ALL).unwrap() {
-            assert_eq!((run.ttfts.len(), run.requests.len()), (64, replicas));
-            assert_eq!(run.requests.iter().sum::<usize>(), 64);
+            let requests = Report::of(&run).requests;
+            assert_eq!((run.served.len(), requests.len()), (64, replicas));
+            assert!(run.served.iter().all(|served| served.answer.is_some()));
+            assert_eq!(requests.iter().sum::<usize>(), 64);
         }
     }
     for replicas in [0, 1_025] {
@@ -330,10 +332,7 @@ fn bad_bodies_are_named_by_their_request() {
 #[test]
 fn a_file_that_cannot_be_had_is_the_operators_fault() {
     let (error, usage) = printed(&fixture("index.json"), &[]).unwrap_err();
-    assert!(
-        error.contains("index.json:1: EOF while parsing an object at line 1 column 1") && usage,
-        "{error}"
-    );
+    assert!(error.contains("index.json:1:1: EOF while parsing an object") && usage, "{error}");
     let (error, usage) = printed(&fixture("traces/seq.jsonl"), &["--replicas", "0"]).unwrap_err();
     assert!(error.ends_with("seq.jsonl: replicas: found 0, wanted 1 to 1024") && usage, "{error}");
     let (error, usage) = printed(Path::new("no/such/trace.jsonl"), &[]).unwrap_err();

@@ -154,7 +154,7 @@ impl Decaying {
 
 /// In 32 bits: 49 days.
 fn millis(now: Micros) -> u64 {
-    now.0 / 1_000 & u64::from(u32::MAX)
+    (now.0 / 1_000) & u64::from(u32::MAX)
 }
 
 #[cfg(test)]

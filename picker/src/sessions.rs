@@ -83,7 +83,7 @@ fn tag(word: u64) -> u64 {
 }
 
 fn second(now: Micros) -> u64 {
-    now.0 / 1_000_000 & mask(SECOND_BITS)
+    (now.0 / 1_000_000) & mask(SECOND_BITS)
 }
 
 /// In seconds.

@@ -349,12 +349,13 @@ fn expected_ttft_goes_where_the_first_token_is_soonest() {
 
 #[test]
 fn weights_replace_the_preset() {
-    let endpoints = [(100, requests(5)), (0, requests(1)), (50, requests(0))];
+    let endpoints = [(100, requests(5)), (0, requests(0)), (50, requests(1))];
     for (policy, weights, order) in [
         (Policy::Prefix, None, vec![0, 2, 1]),
-        (Policy::Prefix, Some(Scorer::InFlight), vec![2, 1, 0]),
-        (Policy::PrefixOnly, Some(Scorer::InFlight), vec![2, 1, 0]),
-        (Policy::Affinity, Some(Scorer::InFlight), vec![0, 2, 1]),
+        (Policy::Prefix, Some(Scorer::InFlight), vec![1, 2, 0]),
+        (Policy::PrefixOnly, Some(Scorer::InFlight), vec![1, 2, 0]),
+        (Policy::Affinity, None, vec![0, 2, 1]),
+        (Policy::Affinity, Some(Scorer::InFlight), vec![0, 1, 2]),
     ] {
         let mut pool = Pool::new(policy, &endpoints);
         pool.rules.weights = weights.map(|scorer| Weights::new(&[(scorer, 1e6)]).unwrap());

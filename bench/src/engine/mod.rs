@@ -8,11 +8,13 @@
 pub mod cache;
 pub mod lanes;
 mod lru;
+pub mod prefill_pool;
 pub mod replica;
 pub mod virtual_time;
 
 pub use cache::{BlockCache, CacheFigures, Prompt};
 pub use lanes::{Lanes, Seconds, Ticket, Timing};
 pub use lru::EvictionOrder;
-pub use replica::{Admission, Figures, Replica, ReplicaOptions};
-pub use virtual_time::{Started, VirtualReplica};
+pub use prefill_pool::{Link, PrefillPool};
+pub use replica::{Admission, Admitted, Figures, Replica, ReplicaOptions};
+pub use virtual_time::{Happened, VirtualReplica, What};

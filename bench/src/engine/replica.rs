@@ -44,8 +44,21 @@ pub struct Admission {
     pub prompt_tokens: usize,
     /// Of them, cached.
     pub cached_tokens: usize,
+    /// Blocks that they take, partial last ones included.
+    pub blocks: usize,
     /// From getting a lane to the first token.
     pub prefill: Seconds,
+}
+
+/// What of a request the engine's cache had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admitted {
+    /// Prompt tokens, of all prompts.
+    pub prompt_tokens: usize,
+    /// Of them, cached.
+    pub cached_tokens: usize,
+    /// Blocks that they take, partial last ones included.
+    pub blocks: usize,
 }
 
 /// What a replica exports, as vLLM does.
@@ -83,15 +96,39 @@ impl Replica {
 
     /// A request arrives. Several prompts (a batch of completions) share one lane, one after another.
     pub fn arrive(&mut self, prompts: &[Prompt]) -> Admission {
+        let admitted = self.admit(prompts);
+        self.join(admitted)
+    }
+
+    /// Looks prompts up and caches them; who asked takes no lane yet.
+    pub fn admit(&mut self, prompts: &[Prompt]) -> Admitted {
         let cached_tokens = prompts.iter().map(|prompt| self.cache.admit(prompt)).sum();
-        let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens).sum();
+        Admitted { cached_tokens, ..self.measure(prompts) }
+    }
+
+    /// How long prompts are, with nothing cached. Changes nothing.
+    pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
         let size = self.cache.block_size().tokens();
+        Admitted {
+            prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum(),
+            cached_tokens: 0,
+            blocks: prompts.iter().map(|prompt| prompt.tokens.div_ceil(size)).sum(),
+        }
+    }
+
+    /// Takes a lane, or a place in the queue, for a request that was looked up.
+    pub fn join(&mut self, admitted: Admitted) -> Admission {
+        let Admitted { prompt_tokens, cached_tokens, blocks } = admitted;
         let (ticket, runs) = self.lanes.join();
-        let blocks = prompts.iter().map(|prompt| prompt.tokens.div_ceil(size)).sum();
         self.blocks.insert(ticket, blocks);
         self.running_blocks += if runs { blocks } else { 0 };
-        let prefill = self.timing.prefill(prompt_tokens - cached_tokens);
-        Admission { ticket, runs, prompt_tokens, cached_tokens, prefill }
+        let prefill = self.timing.prefill(prompt_tokens.saturating_sub(cached_tokens));
+        Admission { ticket, runs, prompt_tokens, cached_tokens, blocks, prefill }
+    }
+
+    /// A name for a request whose prompt is computed elsewhere: it takes no lane.
+    pub fn pass(&mut self) -> Ticket {
+        self.lanes.pass()
     }
 
     /// A request has its answer, or its client went away. Returns who runs now in its stead.
@@ -102,6 +139,11 @@ impl Replica {
         let next = self.lanes.leave(ticket)?;
         self.running_blocks += self.blocks.get(&next).copied().unwrap_or(0);
         Some(next)
+    }
+
+    /// Blocks that its cache holds at most.
+    pub fn capacity_blocks(&self) -> usize {
+        self.cache.capacity_blocks()
     }
 
     /// What it exports now. O(1).

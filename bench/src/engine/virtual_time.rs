@@ -5,17 +5,31 @@ use std::collections::{BinaryHeap, HashMap};
 
 use super::cache::Prompt;
 use super::lanes::{Seconds, Ticket};
-use super::replica::{Admission, Figures, Replica, ReplicaOptions};
+use super::replica::{Admission, Admitted, Figures, Replica, ReplicaOptions};
 
-/// A request got its lane; all about it is known from here on.
+/// Something came to pass at a replica.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Started {
-    /// The request, as [`VirtualReplica::arrive`] named it.
+pub struct Happened {
+    /// The request, as its arrival named it.
     pub ticket: Ticket,
-    /// How long it waited for the lane.
-    pub wait: Seconds,
-    /// From its arrival to its first token.
-    pub ttft: Seconds,
+    /// When.
+    pub at: Seconds,
+    /// What.
+    pub what: What,
+}
+
+/// What can come to pass with a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum What {
+    /// Its prompt is computed. The time to it is `wait + prefill`.
+    FirstToken {
+        /// How long it waited for a lane.
+        wait: Seconds,
+        /// How long it computed after that.
+        prefill: Seconds,
+    },
+    /// Its answer is whole.
+    End,
 }
 
 /// A moment in order; no moment here is NaN, and `total_cmp` would still order it.
@@ -35,59 +49,156 @@ impl Ord for Moment {
 }
 
 /// A replica whose requests end by themselves as its clock is moved.
+///
+/// A request holds a lane until its first token. Its answer then runs beside the lanes for as long as its arrival said:
+/// it counts as running and holds its blocks, but slows nobody down.
 #[derive(Debug)]
 pub struct VirtualReplica {
     replica: Replica,
-    waiting: HashMap<Ticket, (Seconds, Admission)>,
-    ends: BinaryHeap<Reverse<(Moment, Ticket)>>,
-    started: Vec<Started>,
+    flights: HashMap<Ticket, Flight>,
+    due: BinaryHeap<Reverse<(Moment, Ticket)>>,
+    /// Requests that run without a lane, and their blocks.
+    beside: (usize, usize),
+    happened: Vec<Happened>,
+}
+
+/// A request that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    arrived: Seconds,
+    prefill: Seconds,
+    answer: Seconds,
+    blocks: usize,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// For a lane, or in one since then.
+    Prefill(Option<Seconds>),
+    /// Its prompt is being computed elsewhere.
+    Remote,
+    Answer,
 }
 
 impl VirtualReplica {
     /// A fresh replica at time 0.
     pub fn new(options: ReplicaOptions) -> Self {
-        let replica = Replica::new(options);
-        Self { replica, waiting: HashMap::new(), ends: BinaryHeap::new(), started: Vec::new() }
+        let (flights, due, beside, happened) = Default::default();
+        Self { replica: Replica::new(options), flights, due, beside, happened }
     }
 
-    /// Ends every request that is due by `now`, each giving its lane on at its own moment.
+    /// Does all that is due by `now`, each at its own moment.
     pub fn advance(&mut self, now: Seconds) {
-        while let Some(&Reverse((end, ticket))) = self.ends.peek()
-            && end <= Moment(now)
+        while let Some(&Reverse((at, ticket))) = self.due.peek()
+            && at <= Moment(now)
         {
-            self.ends.pop();
-            if let Some(next) = self.replica.leave(ticket) {
-                self.start(next, end.0);
-            }
+            self.due.pop();
+            self.step(ticket, at.0);
         }
     }
 
-    /// A request arrives at `now`, never before an earlier arrival.
+    /// A request arrives at `now`, never before an earlier arrival; its answer ends with its first token.
     pub fn arrive(&mut self, now: Seconds, prompts: &[Prompt]) -> Admission {
         self.advance(now);
-        let admission = self.replica.arrive(prompts);
-        self.waiting.insert(admission.ticket, (now, admission));
-        if admission.runs {
-            self.start(admission.ticket, now);
+        let admitted = self.admit(prompts);
+        self.join(now, admitted, Seconds(0.0))
+    }
+
+    /// Looks prompts up and caches them, as the replica does when they arrive.
+    pub fn admit(&mut self, prompts: &[Prompt]) -> Admitted {
+        self.replica.admit(prompts)
+    }
+
+    /// How long prompts are, with nothing cached. Changes nothing.
+    pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
+        self.replica.measure(prompts)
+    }
+
+    /// A request that was looked up takes its place at `now`; after its first token its answer takes `answer` more.
+    pub fn join(&mut self, now: Seconds, admitted: Admitted, answer: Seconds) -> Admission {
+        let admission = self.replica.join(admitted);
+        let Admission { ticket, prefill, blocks, runs, .. } = admission;
+        let stage = Stage::Prefill(None);
+        self.flights.insert(ticket, Flight { arrived: now, prefill, answer, blocks, stage });
+        if runs {
+            self.start(ticket, now);
         }
         admission
     }
 
-    /// Requests that got their lane since the last call, in the order in which they did.
-    pub fn take_started(&mut self) -> Vec<Started> {
-        std::mem::take(&mut self.started)
+    /// A request arrives whose prompt others compute: its first token comes `prefill` after `now`.
+    pub fn join_remote(
+        &mut self,
+        now: Seconds,
+        admitted: Admitted,
+        prefill: Seconds,
+        answer: Seconds,
+    ) -> Ticket {
+        let ticket = self.replica.pass();
+        let Admitted { blocks, .. } = admitted;
+        let flight = Flight { arrived: now, prefill, answer, blocks, stage: Stage::Remote };
+        self.flights.insert(ticket, flight);
+        self.beside.0 += 1;
+        self.beside.1 += blocks;
+        self.due.push(Reverse((Moment(now + prefill), ticket)));
+        ticket
+    }
+
+    /// What came to pass since the last call, in order.
+    pub fn take_happened(&mut self) -> Vec<Happened> {
+        std::mem::take(&mut self.happened)
     }
 
     /// What the replica exports at the moment to which it was advanced.
     pub fn figures(&self) -> Figures {
-        self.replica.figures()
+        let figures = self.replica.figures();
+        let (beside, blocks) = self.beside;
+        let held = blocks as f64 / self.replica.capacity_blocks().max(1) as f64;
+        let kv_usage = (figures.kv_usage + held).min(1.0);
+        Figures { running: figures.running + beside, kv_usage, ..figures }
     }
 
+    /// A request has its lane.
     fn start(&mut self, ticket: Ticket, at: Seconds) {
-        let Some((arrived, admission)) = self.waiting.remove(&ticket) else { return };
-        let wait = at - arrived;
-        self.ends.push(Reverse((Moment(at + admission.prefill), ticket)));
-        self.started.push(Started { ticket, wait, ttft: wait + admission.prefill });
+        let Some(flight) = self.flights.get_mut(&ticket) else { return };
+        flight.stage = Stage::Prefill(Some(at));
+        self.due.push(Reverse((Moment(at + flight.prefill), ticket)));
+    }
+
+    /// The next thing of a request, which is due `at` this moment.
+    fn step(&mut self, ticket: Ticket, at: Seconds) {
+        let Some(&flight) = self.flights.get(&ticket) else { return };
+        match flight.stage {
+            Stage::Prefill(started) => {
+                let next = self.replica.leave(ticket);
+                self.beside.0 += 1;
+                self.beside.1 += flight.blocks;
+                self.answer(ticket, at, started.unwrap_or(at) - flight.arrived);
+                next.into_iter().for_each(|next| self.start(next, at));
+            }
+            Stage::Remote => self.answer(ticket, at, Seconds(0.0)),
+            Stage::Answer => self.end(ticket, at),
+        }
+    }
+
+    /// The first token is there.
+    fn answer(&mut self, ticket: Ticket, at: Seconds, wait: Seconds) {
+        let Some(flight) = self.flights.get_mut(&ticket) else { return };
+        flight.stage = Stage::Answer;
+        let Flight { prefill, answer, .. } = *flight;
+        self.happened.push(Happened { ticket, at, what: What::FirstToken { wait, prefill } });
+        match answer > Seconds(0.0) {
+            true => self.due.push(Reverse((Moment(at + answer), ticket))),
+            false => self.end(ticket, at),
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket, at: Seconds) {
+        let Some(flight) = self.flights.remove(&ticket) else { return };
+        self.beside.0 -= 1;
+        self.beside.1 -= flight.blocks;
+        self.happened.push(Happened { ticket, at, what: What::End });
     }
 }
 
@@ -155,15 +266,53 @@ mod tests {
                 assert_eq!(admission.cached_tokens, request.cached_tokens, "{}", case.name);
             }
             replica.advance(Seconds(1e6));
-            let mut started = replica.take_started();
-            started.sort_by_key(|started| started.ticket);
-            assert_eq!(started.len(), case.requests.len(), "{}", case.name);
-            for (started, request) in started.iter().zip(&case.requests) {
+            let first_token = |happened: Happened| match happened.what {
+                What::FirstToken { wait, prefill } => Some((happened.ticket, wait, prefill)),
+                What::End => None,
+            };
+            let mut answered: Vec<_> = replica.take_happened().into_iter().filter_map(first_token).collect();
+            answered.sort_by_key(|(ticket, ..)| *ticket);
+            assert_eq!(answered.len(), case.requests.len(), "{}", case.name);
+            for (&(_, wait, prefill), request) in answered.iter().zip(&case.requests) {
                 let close = |got: Seconds, want: f64| (got.millis() - want).abs() < 1e-5;
-                assert!(close(started.wait, request.wait_ms), "{}: {started:?}", case.name);
-                assert!(close(started.ttft, request.ttft_ms), "{}: {started:?}", case.name);
+                assert!(close(wait, request.wait_ms), "{}: {wait:?}", case.name);
+                assert!(close(wait + prefill, request.ttft_ms), "{}: {prefill:?}", case.name);
             }
             assert_eq!((replica.figures().running, replica.figures().waiting), (0, 0), "{}", case.name);
         }
+    }
+
+    /// A request of so many uncached tokens at 1,000 a second.
+    fn tokens(count: usize) -> Admitted {
+        Admitted { prompt_tokens: count, cached_tokens: 0, blocks: count.div_ceil(16) }
+    }
+
+    #[test]
+    fn an_answer_runs_beside_the_lane() {
+        let timing = Timing { prefill_overhead: Seconds(0.0), prefill_tokens_per_second: 1000.0 };
+        let options = ReplicaOptions { slots: 1, timing, ..ReplicaOptions::default() };
+        let mut replica = VirtualReplica::new(options);
+        let first = replica.join(Seconds(0.0), tokens(1000), Seconds(5.0)).ticket;
+        let second = replica.join(Seconds(0.0), tokens(1000), Seconds(0.0)).ticket;
+        let remote = replica.join_remote(Seconds(0.0), tokens(160), Seconds(1.5), Seconds(0.0));
+        for (at, waiting, running, blocks) in
+            [(0.5, 1, 2, 73.0), (1.25, 0, 3, 136.0), (1.75, 0, 2, 126.0), (2.5, 0, 1, 63.0), (6.0, 0, 0, 0.0)]
+        {
+            replica.advance(Seconds(at));
+            let figures = replica.figures();
+            assert_eq!((figures.waiting, figures.running), (waiting, running), "at {at}");
+            assert_eq!(figures.kv_usage, (blocks / 64.0f64).min(1.0), "at {at}");
+        }
+        let order: Vec<_> =
+            replica.take_happened().iter().map(|it| (it.ticket, it.at.0, it.what == What::End)).collect();
+        let want = [
+            (first, 1.0, false),
+            (remote, 1.5, false),
+            (remote, 1.5, true),
+            (second, 2.0, false),
+            (second, 2.0, true),
+            (first, 6.0, true),
+        ];
+        assert_eq!(order, want);
     }
 }

@@ -1,60 +1,192 @@
-//! The command line of `simulate`.
+//! The flags of `simulate`.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use picker::hash::BlockSize;
+use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser};
+use picker::hash::{BlockSize, BlockSizeError};
 use picker::policy::Policy;
-use serde::Serialize;
 
-use super::{PlayError, Report, Run, SimulateOptions, simulate_all, table};
-use crate::engine::{EvictionOrder, ReplicaOptions, Seconds, Timing};
-use crate::trace::file::{self, TraceFileError};
+use super::builtin::Demo3Args;
+use super::{Changes, Columns, Pacing, SimulateError, SimulateOptions, Split};
+use crate::engine::{EvictionOrder, Link, ReplicaOptions, Seconds, Timing};
+use crate::trace::lines::BadLines;
 
 /// What each policy makes of a trace: hit rate, first-token times, balance
+///
+/// Reads what the command trace writes, and Mooncake's form (timestamp, input_length, output_length, hash_ids).
 ///
 /// Example: prefixroute simulate trace.jsonl --policy prefix --show-decisions 5
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// A trace, as the command trace writes it
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    /// A trace, in our form or in Mooncake's
+    #[arg(value_name = "TRACE", required_unless_present = "demo3", conflicts_with = "demo3")]
+    pub trace: Option<PathBuf>,
     /// Play one policy only
     #[arg(long, value_name = "NAME", value_parser = policy_parser())]
     pub policy: Option<Policy>,
+    /// Leave out lines that cannot be read, and count them
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// The workload that needs no file.
+    #[command(flatten)]
+    pub demo3: Demo3Args,
+
     /// Replicas
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "8"),
+        default_value_t = 3,
+        help_heading = "Fleet"
+    )]
     pub replicas: usize,
     /// Blocks that each replica's cache holds
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "4000"),
+        default_value_t = 64,
+        help_heading = "Fleet"
+    )]
     pub cache_blocks: usize,
+    /// Tokens that each replica's cache holds, in place of --cache-blocks
+    #[arg(long, value_name = "N", conflicts_with = "cache_blocks", help_heading = "Fleet")]
+    pub cache_tokens: Option<usize>,
     /// Blocks that the router can believe of each replica [default: as many as its cache holds]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Fleet")]
     pub belief_blocks: Option<usize>,
-    /// Tokens in a block
-    #[arg(long, value_name = "N", default_value_t = 16, allow_negative_numbers = true)]
-    pub block_size: i64,
-    /// Requests that a replica runs at once
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    /// Tokens in a block [default: 16; of hash_ids the smallest power of two that explains their counts]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Fleet")]
+    pub block_size: Option<i64>,
+    /// Requests whose prompts a replica computes at once
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "1"),
+        default_value_t = 8,
+        help_heading = "Fleet"
+    )]
     pub slots: usize,
     /// What every prefill costs, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 5.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 5.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub prefill_overhead: f64,
     /// Uncached prompt tokens computed per second
-    #[arg(long, value_name = "N", default_value_t = 1000.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "12000"),
+        default_value_t = 1000.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
     pub prefill_tps: f64,
+    /// Tokens of an answer that come per second after its first; inf: an answer ends with its first token
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
+    pub decode_tps: f64,
     /// Which end of a prefix a replica evicts first; vLLM and fake-server: tail-first
-    #[arg(long, value_enum, default_value_t = EvictionOrder::HeadFirst)]
+    #[arg(long, value_enum, default_value_if("demo3", ArgPredicate::IsPresent, "tail-first"), default_value_t = EvictionOrder::HeadFirst, help_heading = "Fleet")]
     pub eviction: EvictionOrder,
+    /// Seconds between two scrapes of a replica's figures; 0: always fresh
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 0.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
+    pub metrics_age: f64,
+    /// The first replica computes at F times the rate of the others
+    #[arg(
+        long,
+        value_name = "F",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Fleet"
+    )]
+    pub slow_replica: f64,
+    /// Second at which one more replica joins, empty
+    #[arg(long, value_name = "S", allow_negative_numbers = true, help_heading = "Fleet")]
+    pub add_replica_at: Option<f64>,
+    /// Second at which the last of the first replicas is lost; what it has in flight is sent to others
+    #[arg(long, value_name = "S", allow_negative_numbers = true, help_heading = "Fleet")]
+    pub lose_replica_at: Option<f64>,
+
+    /// Replicas that only compute prompts
+    #[arg(long, value_name = "N", requires = "decode_replicas", help_heading = "Prefill apart from decode")]
+    pub prefill_replicas: Option<usize>,
+    /// Replicas that answer, in place of --replicas
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "prefill_replicas",
+        conflicts_with = "replicas",
+        help_heading = "Prefill apart from decode"
+    )]
+    pub decode_replicas: Option<usize>,
+    /// Tokens not believed to be cached from which a prompt is computed apart; 0: none is
+    #[arg(long, value_name = "T", default_value_t = 0, help_heading = "Prefill apart from decode")]
+    pub threshold: usize,
+    /// Gigabits per second of the link between them
+    #[arg(
+        long,
+        value_name = "G",
+        default_value_t = 100.0,
+        allow_negative_numbers = true,
+        help_heading = "Prefill apart from decode"
+    )]
+    pub link_gbps: f64,
+
+    /// Divide all times of the trace by X
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Load"
+    )]
+    pub speed: f64,
+    /// Let N requests arrive at once, when the first of them does
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    pub burst: usize,
+    /// Tokens of every answer [default: what the trace says]
+    #[arg(long, value_name = "N", help_heading = "Load")]
+    pub output_tokens: Option<u32>,
     /// Seed of ties and of the policy random
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Load")]
     pub seed: u64,
+
+    /// Leave the first N requests out of all figures
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_if("demo3", ArgPredicate::IsPresent, "5000"),
+        default_value_t = 0,
+        help_heading = "Figures"
+    )]
+    pub warm: usize,
+    /// Requests over which the worst imbalance is looked for
+    #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Figures")]
+    pub window: usize,
     /// Print the first N decisions of each policy, with their reasons
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Figures")]
     pub show_decisions: usize,
+    /// Print all columns, as for traces in Mooncake's form
+    #[arg(long, help_heading = "Figures")]
+    pub full: bool,
     /// Print JSON in place of a table
-    #[arg(long)]
+    #[arg(long, help_heading = "Figures")]
     pub json: bool,
 }
 
@@ -62,99 +194,104 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(Policy::NAMES).try_map(|name| Policy::from_name(&name).ok_or("no such policy"))
 }
 
-/// Why there is nothing to show.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulateError {
-    /// An option has no meaning. The text says which.
-    #[error("{0}")]
-    Option(String),
-    /// The trace cannot be read.
-    #[error(transparent)]
-    Trace(#[from] TraceFileError),
-    /// The trace cannot be played.
-    #[error("{}: {reason}", path.display())]
-    Play {
-        /// The trace's file.
-        path: PathBuf,
-        /// What stands in the way.
-        reason: PlayError,
-    },
-    /// The result could not be written.
-    #[error("simulate: {0}")]
-    Io(#[from] io::Error),
-}
-
-impl SimulateError {
-    /// Whether the operator gave something wrong; else the command failed while it ran.
-    pub fn is_usage(&self) -> bool {
-        match self {
-            Self::Option(_) | Self::Trace(_) | Self::Play { .. } => true,
-            Self::Io(_) => false,
-        }
-    }
-}
-
 impl SimulateArgs {
-    /// Checks what clap cannot. Errors: [`SimulateError::Option`], naming the flag.
-    pub fn options(&self) -> Result<SimulateOptions, SimulateError> {
-        let wrong = |text: String| Err(SimulateError::Option(text));
-        let (overhead, rate) = (self.prefill_overhead, self.prefill_tps);
-        if !(overhead >= 0.0 && overhead.is_finite()) {
-            return wrong(format!("--prefill-overhead: found {overhead}, wanted 0 or more"));
-        }
-        if rate.is_nan() || rate <= 0.0 {
-            return wrong(format!("--prefill-tps: found {rate}, wanted more than 0"));
-        }
-        if self.slots == 0 {
-            return wrong("--slots: found 0, wanted at least 1".to_owned());
-        }
-        let block_size = BlockSize::new(self.block_size)
-            .map_err(|error| SimulateError::Option(format!("--block-size: {error}")))?;
-        let timing =
-            Timing { prefill_overhead: Seconds::from_millis(overhead), prefill_tokens_per_second: rate };
-        let (cache_blocks, eviction, slots) = (self.cache_blocks, self.eviction, self.slots);
+    /// The block size that was asked for. Errors: [`SimulateError::Option`], naming the flag.
+    pub fn block_size(&self) -> Result<Option<BlockSize>, SimulateError> {
+        let wrong = |error: BlockSizeError| SimulateError::Option(format!("--block-size: {error}"));
+        self.block_size.map(BlockSize::new).transpose().map_err(wrong)
+    }
+
+    /// The policies that were asked for.
+    pub fn policies(&self) -> &[Policy] {
+        self.policy.as_ref().map_or(&Policy::ALL[..], std::slice::from_ref)
+    }
+
+    /// What becomes of bad lines.
+    pub(super) fn bad_lines(&self) -> BadLines {
+        if self.skip_bad { BadLines::Skip } else { BadLines::Refuse }
+    }
+
+    /// The columns of the table; of Mooncake's form always all.
+    pub(super) fn columns(&self, hashed: bool) -> Columns {
+        if self.full || hashed { Columns::Full } else { Columns::Published }
+    }
+
+    /// Checks what clap cannot, for a trace in blocks of this size. Errors: [`SimulateError::Option`], naming the flag.
+    pub fn options(&self, block_size: BlockSize) -> Result<SimulateOptions, SimulateError> {
         Ok(SimulateOptions {
-            replicas: self.replicas,
-            replica: ReplicaOptions { cache_blocks, block_size, eviction, slots, timing },
+            replicas: self.decode_replicas.unwrap_or(self.replicas),
+            replica: self.replica(block_size)?,
             belief_blocks: self.belief_blocks,
             seed: self.seed,
             decisions_shown: self.show_decisions,
+            metrics_age: Seconds(not_negative("--metrics-age", self.metrics_age)?),
+            changes: self.changes()?,
+            pacing: self.pacing()?,
+            decode_tokens_per_second: positive("--decode-tps", self.decode_tps)?,
+            output_tokens: self.output_tokens,
+            split: self.split()?,
+            warm: self.warm,
+            window: at_least_one("--window", self.window)?,
         })
+    }
+
+    fn replica(&self, block_size: BlockSize) -> Result<ReplicaOptions, SimulateError> {
+        let overhead = not_negative("--prefill-overhead", self.prefill_overhead)?;
+        let timing = Timing {
+            prefill_overhead: Seconds::from_millis(overhead),
+            prefill_tokens_per_second: positive("--prefill-tps", self.prefill_tps)?,
+        };
+        let in_blocks = |tokens: usize| tokens / block_size.tokens();
+        let cache_blocks = self.cache_tokens.map_or(self.cache_blocks, in_blocks);
+        let slots = at_least_one("--slots", self.slots)?;
+        Ok(ReplicaOptions { cache_blocks, block_size, eviction: self.eviction, slots, timing })
+    }
+
+    fn changes(&self) -> Result<Changes, SimulateError> {
+        let second = |flag, at: Option<f64>| at.map(|at| not_negative(flag, at).map(Seconds)).transpose();
+        Ok(Changes {
+            add_at: second("--add-replica-at", self.add_replica_at)?,
+            lose_at: second("--lose-replica-at", self.lose_replica_at)?,
+            first_rate: finite("--slow-replica", positive("--slow-replica", self.slow_replica)?)?,
+        })
+    }
+
+    fn pacing(&self) -> Result<Pacing, SimulateError> {
+        let speed = finite("--speed", positive("--speed", self.speed)?)?;
+        Ok(Pacing { speed, burst: at_least_one("--burst", self.burst)? })
+    }
+
+    fn split(&self) -> Result<Option<Split>, SimulateError> {
+        let Some(prefill_replicas) = self.prefill_replicas else {
+            return Ok(None);
+        };
+        Ok(Some(Split {
+            prefill_replicas: at_least_one("--prefill-replicas", prefill_replicas)?,
+            threshold_tokens: self.threshold,
+            link: Link { gigabits_per_second: positive("--link-gbps", self.link_gbps)? },
+        }))
     }
 }
 
-/// Reads the trace, plays it and writes decisions and table, or JSON, to `out`; nothing before all is played.
-pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError> {
-    let options = args.options()?;
-    let trace = file::read(&args.trace)?;
-    let policies = args.policy.as_ref().map_or(&Policy::ALL[..], std::slice::from_ref);
-    let play = |reason| SimulateError::Play { path: args.trace.clone(), reason };
-    let runs = simulate_all(&trace, &options, policies).map_err(play)?;
-    let text = if args.json { json(trace.len(), &options, &runs) } else { text(&runs) };
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+fn wrong(flag: &str, found: impl std::fmt::Display, wanted: &str) -> SimulateError {
+    SimulateError::Option(format!("{flag}: found {found}, wanted {wanted}"))
 }
 
-fn text(runs: &[Run]) -> String {
-    let reports: Vec<Report> = runs.iter().map(Report::of).collect();
-    let lines = reports.iter().filter(|report| !report.decisions.is_empty());
-    let decisions: String = lines.map(|report| report.decisions.join("\n") + "\n\n").collect();
-    decisions + &table(&reports)
+fn not_negative(flag: &str, value: f64) -> Result<f64, SimulateError> {
+    if value >= 0.0 && value.is_finite() { Ok(value) } else { Err(wrong(flag, value, "0 or more")) }
 }
 
-#[derive(Serialize)]
-struct Json {
-    requests: usize,
-    replicas: usize,
-    seed: u64,
-    runs: Vec<Report>,
+/// Infinite is allowed.
+fn positive(flag: &str, value: f64) -> Result<f64, SimulateError> {
+    if value > 0.0 { Ok(value) } else { Err(wrong(flag, value, "more than 0")) }
 }
 
-fn json(requests: usize, options: &SimulateOptions, runs: &[Run]) -> String {
-    let SimulateOptions { replicas, seed, .. } = *options;
-    let json = Json { requests, replicas, seed, runs: runs.iter().map(Report::of).collect() };
-    // String keys and finite numbers only: it cannot fail.
-    serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
+fn finite(flag: &str, value: f64) -> Result<f64, SimulateError> {
+    if value.is_finite() { Ok(value) } else { Err(wrong(flag, value, "a number")) }
+}
+
+fn at_least_one(flag: &str, value: usize) -> Result<usize, SimulateError> {
+    if value > 0 { Ok(value) } else { Err(wrong(flag, value, "at least 1")) }
 }
 
 #[cfg(test)]
@@ -171,9 +308,15 @@ mod tests {
         args: SimulateArgs,
     }
 
-    fn options(flags: &[&str]) -> Result<SimulateOptions, String> {
+    fn args(flags: &[&str]) -> Result<SimulateArgs, String> {
         let command = Command::try_parse_from([&["simulate", "trace.jsonl"], flags].concat());
-        command.map_err(|error| error.to_string())?.args.options().map_err(|error| error.to_string())
+        Ok(command.map_err(|error| error.to_string())?.args)
+    }
+
+    fn options(flags: &[&str]) -> Result<SimulateOptions, String> {
+        let args = args(flags)?;
+        let size = args.block_size().map_err(|error| error.to_string())?;
+        args.options(size.unwrap_or(BlockSize::ENGINE)).map_err(|error| error.to_string())
     }
 
     /// Behaviour 45.
@@ -184,8 +327,10 @@ mod tests {
 
     #[test]
     fn every_flag_reaches_the_fleet() {
-        let flags = "--replicas 5 --cache-blocks 7 --belief-blocks 9 --block-size 4 --slots 2 --prefill-overhead 1 \
-                     --prefill-tps 50 --eviction tail-first --seed 3 --show-decisions 6";
+        let flags = "--decode-replicas 5 --prefill-replicas 2 --threshold 300 --link-gbps 25 --cache-tokens 30 \
+                     --belief-blocks 9 --block-size 4 --slots 2 --prefill-overhead 1 --prefill-tps 50 --decode-tps 20 \
+                     --eviction tail-first --seed 3 --show-decisions 6 --metrics-age 2 --slow-replica 0.5 \
+                     --add-replica-at 8 --lose-replica-at 9 --speed 1.5 --burst 16 --output-tokens 70 --warm 11 --window 12";
         let timing = Timing { prefill_overhead: Seconds(0.001), prefill_tokens_per_second: 50.0 };
         let replica = ReplicaOptions {
             cache_blocks: 7,
@@ -194,23 +339,85 @@ mod tests {
             slots: 2,
             timing,
         };
-        let want =
-            SimulateOptions { replicas: 5, replica, belief_blocks: Some(9), seed: 3, decisions_shown: 6 };
+        let link = Link { gigabits_per_second: 25.0 };
+        let want = SimulateOptions {
+            replicas: 5,
+            replica,
+            belief_blocks: Some(9),
+            seed: 3,
+            decisions_shown: 6,
+            metrics_age: Seconds(2.0),
+            changes: Changes { add_at: Some(Seconds(8.0)), lose_at: Some(Seconds(9.0)), first_rate: 0.5 },
+            pacing: Pacing { speed: 1.5, burst: 16 },
+            decode_tokens_per_second: 20.0,
+            output_tokens: Some(70),
+            split: Some(Split { prefill_replicas: 2, threshold_tokens: 300, link }),
+            warm: 11,
+            window: 12,
+        };
         assert_eq!(options(&flags.split_whitespace().collect::<Vec<_>>()), Ok(want));
     }
 
     #[test]
     fn flags_without_meaning_are_refused() {
         for (flags, reason) in [
-            (["--block-size", "0"], "--block-size: block size must be positive, got 0"),
-            (["--slots", "0"], "--slots: found 0, wanted at least 1"),
-            (["--prefill-tps", "-1"], "--prefill-tps: found -1, wanted more than 0"),
-            (["--prefill-tps", "NaN"], "--prefill-tps: found NaN, wanted more than 0"),
-            (["--prefill-overhead", "inf"], "--prefill-overhead: found inf, wanted 0 or more"),
+            ("--block-size 0", "--block-size: block size must be positive, got 0"),
+            ("--slots 0", "--slots: found 0, wanted at least 1"),
+            ("--prefill-tps -1", "--prefill-tps: found -1, wanted more than 0"),
+            ("--prefill-tps NaN", "--prefill-tps: found NaN, wanted more than 0"),
+            ("--prefill-overhead inf", "--prefill-overhead: found inf, wanted 0 or more"),
+            ("--metrics-age -2", "--metrics-age: found -2, wanted 0 or more"),
+            ("--decode-tps 0", "--decode-tps: found 0, wanted more than 0"),
+            ("--slow-replica 0", "--slow-replica: found 0, wanted more than 0"),
+            ("--speed inf", "--speed: found inf, wanted a number"),
+            ("--burst 0", "--burst: found 0, wanted at least 1"),
+            ("--window 0", "--window: found 0, wanted at least 1"),
+            ("--add-replica-at NaN", "--add-replica-at: found NaN, wanted 0 or more"),
+            ("--prefill-replicas 0 --decode-replicas 2", "--prefill-replicas: found 0, wanted at least 1"),
+            (
+                "--prefill-replicas 1 --decode-replicas 2 --link-gbps 0",
+                "--link-gbps: found 0, wanted more than 0",
+            ),
         ] {
-            assert_eq!(options(&flags), Err(reason.to_owned()));
+            assert_eq!(options(&flags.split(' ').collect::<Vec<_>>()), Err(reason.to_owned()));
         }
-        let unknown = options(&["--policy", "best"]).unwrap_err();
+        for flags in ["--prefill-replicas 1", "--decode-replicas 1", "--cache-blocks 1 --cache-tokens 2"] {
+            assert!(args(&flags.split(' ').collect::<Vec<_>>()).is_err(), "{flags}");
+        }
+        let unknown = args(&["--policy", "best"]).unwrap_err();
         assert!(Policy::NAMES.iter().all(|name| unknown.contains(name)), "{unknown}");
+    }
+
+    #[test]
+    fn the_built_in_workload_has_its_lessons_fleet() {
+        let args = |flags: &str| {
+            let words = ["simulate", "--demo3"].into_iter().chain(flags.split_whitespace());
+            Command::try_parse_from(words).unwrap().args.options(BlockSize::new(100).unwrap()).unwrap()
+        };
+        let default = args("");
+        let replica = default.replica;
+        assert_eq!((default.replicas, replica.cache_blocks, replica.slots, default.warm), (8, 4000, 1, 5000));
+        assert_eq!(
+            (replica.timing.prefill_tokens_per_second, replica.eviction),
+            (12_000.0, EvictionOrder::TailFirst)
+        );
+        let other = args("--replicas 3 --cache-tokens 50000 --slots 2 --warm 0");
+        assert_eq!(
+            (other.replicas, other.replica.cache_blocks, other.replica.slots, other.warm),
+            (3, 500, 2, 0)
+        );
+        assert!(Command::try_parse_from(["simulate"]).is_err(), "a trace or --demo3");
+        assert!(Command::try_parse_from(["simulate", "--demo3", "t.jsonl"]).is_err(), "not both");
+    }
+
+    #[test]
+    fn the_table_of_bodies_is_the_published_one_unless_asked() {
+        for (flags, hashed, want) in [
+            (vec![], false, Columns::Published),
+            (vec!["--full"], false, Columns::Full),
+            (vec![], true, Columns::Full),
+        ] {
+            assert_eq!(args(&flags).unwrap().columns(hashed), want);
+        }
     }
 }

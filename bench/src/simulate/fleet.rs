@@ -1,125 +1,256 @@
-//! Replicas on a virtual clock, with the router's belief about them, and one play of a trace.
+//! A router before replicas on a virtual clock, and one play of a workload.
 
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
-use picker::decide::{Choice, Decision, Rules, decide};
-use picker::ledger::InFlight;
-use picker::load::Load;
+use picker::decide::{Choice, Decision, Rules, choose};
 use picker::policy::Policy;
-use picker::score::Candidate;
-use picker::tokens::Kind;
+use picker::sessions::Sessions;
 
-use super::asks::{Asks, Ready};
-use super::{BodyError, PlayError, Run, ShownDecision, SimulateOptions};
-use crate::engine::{CacheFigures, Seconds, VirtualReplica};
+use super::figures::stalls;
+use super::member::{Elsewhere, Member, Scrapes, Sending, micros};
+use super::run::{Run, Served, ShownDecision, reasons};
+use super::workload::{Arrival, Workload, rules};
+use super::{PlayError, SimulateOptions, Split};
+use crate::engine::{Admitted, PrefillPool, Seconds};
+
+/// Requests from one word on the progress to the next.
+const PROGRESS_STEP: usize = 500;
 
 /// A router and what it routes to.
-pub(super) struct Fleet {
-    options: SimulateOptions,
+pub(super) struct Fleet<'a> {
+    workload: &'a Workload,
+    options: &'a SimulateOptions,
     rules: Rules,
     index: Index,
-    replicas: Vec<VirtualReplica>,
+    sessions: Sessions,
+    /// Blocks that are believed of each replica at most.
+    belief_blocks: usize,
+    /// All that there ever were.
+    members: Vec<Member>,
+    /// Those that are there now.
+    present: Vec<usize>,
+    /// What is still to befall the fleet, the next one last.
+    changes: Vec<(Seconds, Change)>,
+    pool: Option<(Split, PrefillPool)>,
+    /// Decisions so far.
+    turn: u64,
+    served: Vec<Served>,
+    lost: usize,
+    decisions: Vec<ShownDecision>,
 }
 
-impl Fleet {
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Add,
+    Lose,
+}
+
+impl<'a> Fleet<'a> {
     /// Fresh replicas, and a belief with room for what they hold.
-    pub(super) fn new(options: &SimulateOptions, policy: Policy) -> Result<Self, PlayError> {
-        let SimulateOptions { replicas, replica, belief_blocks, .. } = *options;
-        if !(1..=picker::belief::ENDPOINTS_MAX).contains(&replicas) {
-            return Err(PlayError::Replicas(replicas));
-        }
-        let belief_blocks = belief_blocks.unwrap_or(replica.cache_blocks);
-        let index = Index::for_fleet(replicas, belief_blocks)?;
-        for id in (0..).map(EndpointId).take(replicas) {
-            index.join(id, belief_blocks)?;
-        }
-        let rules = Rules { policy, tokenizer: Kind::Words, block: replica.block_size, ..Rules::default() };
-        let replicas = (0..replicas).map(|_| VirtualReplica::new(replica)).collect();
-        Ok(Self { options: *options, rules, index, replicas })
+    pub(super) fn new(
+        workload: &'a Workload,
+        options: &'a SimulateOptions,
+        policy: Policy,
+    ) -> Result<Self, PlayError> {
+        options.check(workload.len())?;
+        let belief_blocks = options.belief_blocks.unwrap_or(options.replica.cache_blocks);
+        let mut fleet = Self {
+            workload,
+            options,
+            rules: Rules { policy, ..rules(workload.block_size()) },
+            index: Index::for_fleet(options.replicas_ever(), belief_blocks)?,
+            sessions: Sessions::default(),
+            belief_blocks,
+            members: Vec::with_capacity(options.replicas_ever()),
+            present: Vec::with_capacity(options.replicas_ever()),
+            changes: changes(options),
+            pool: pool(options),
+            turn: 0,
+            served: vec![Served::default(); workload.len()],
+            lost: 0,
+            decisions: Vec::new(),
+        };
+        (0..options.replicas).try_for_each(|_| fleet.add(Seconds(0.0)))?;
+        Ok(fleet)
     }
 
-    /// Plays a trace to the end of its last request.
-    pub(super) fn play(mut self, asks: &Asks<'_>) -> Result<Run, PlayError> {
-        let (mut routed, mut decisions) = (Vec::with_capacity(asks.ready.len()), Vec::new());
-        for (turn, ready) in asks.ready.iter().enumerate() {
-            let number = turn + 1;
-            let refused = |refusal| PlayError::Body { number, reason: BodyError::Refused(refusal) };
-            let mut decision = self.decide(ready, turn as u64).map_err(refused)?;
-            // There is a candidate: the fleet has at least one.
-            let Some(best) = decision.take_best() else { continue };
-            decision.commit(&self.index, best.id);
-            self.replicas[best.candidate].arrive(ready.at, &ready.prompts);
-            routed.push(best.candidate);
-            if number <= self.options.decisions_shown {
-                decisions.push(shown(number, asks.groups[ready.group], &mut decision, best));
+    /// Plays the workload to the end of its last request. `best` has for each request what could be cached of it.
+    pub(super) fn play(mut self, best: &[usize], progress: &(dyn Fn(u64) + Sync)) -> Result<Run, PlayError> {
+        for place in 0..self.workload.len() {
+            let now = self.arrival(place);
+            self.change_until(now)?;
+            self.catch_up(now);
+            self.send(place, now);
+            if (place + 1) % PROGRESS_STEP == 0 {
+                progress(PROGRESS_STEP as u64);
             }
         }
-        Ok(self.sum_up(asks, routed, decisions))
+        self.change_until(Seconds(f64::INFINITY))?;
+        progress((self.workload.len() % PROGRESS_STEP) as u64);
+        Ok(self.finish(best))
     }
 
-    /// The picker's decision on the replicas as they are when the request arrives.
-    fn decide(&mut self, ready: &Ready<'_>, turn: u64) -> Result<Decision, picker::Refusal> {
-        self.replicas.iter_mut().for_each(|replica| replica.advance(ready.at));
-        let candidate = |(id, replica)| Candidate::new(EndpointId(id), load(replica));
-        let candidates: Vec<_> = (0..).zip(&self.replicas).map(candidate).collect();
-        let draw = Draw { seed: self.options.seed, turn };
-        decide(&ready.ask, &candidates, &self.index, &self.rules, draw)
+    /// When a request arrives, on the virtual clock.
+    fn arrival(&self, place: usize) -> Seconds {
+        let pacing = self.options.pacing;
+        pacing.on_clock(self.workload.arrivals[pacing.leader(place)].at)
     }
 
-    fn sum_up(mut self, asks: &Asks<'_>, routed: Vec<usize>, decisions: Vec<ShownDecision>) -> Run {
-        let (mut ttfts, mut waits) = (Vec::with_capacity(routed.len()), Vec::with_capacity(routed.len()));
-        let mut cache = CacheFigures::default();
-        for replica in &mut self.replicas {
-            replica.advance(Seconds(f64::INFINITY));
-            let started = replica.take_started();
-            ttfts.extend(started.iter().map(|started| started.ttft));
-            waits.extend(started.iter().map(|started| started.wait));
-            let figures = replica.figures().cache;
-            cache.query_tokens += figures.query_tokens;
-            cache.hit_tokens += figures.hit_tokens;
+    fn catch_up(&mut self, now: Seconds) {
+        for &place in &self.present {
+            self.members[place].catch_up(now, &mut self.served);
         }
-        let mut requests = vec![0; self.replicas.len()];
-        routed.iter().for_each(|&replica| requests[replica] += 1);
-        let groups_on_one = groups_on_one(asks, &routed);
-        Run { policy: self.rules.policy, cache, ttfts, waits, routed, requests, groups_on_one, decisions }
+    }
+
+    fn change_until(&mut self, now: Seconds) -> Result<(), PlayError> {
+        while let Some((at, change)) = self.changes.pop_if(|(at, _)| *at <= now) {
+            self.catch_up(at);
+            match change {
+                Change::Add => self.add(at)?,
+                Change::Lose => self.lose(at),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, now: Seconds) -> Result<(), PlayError> {
+        let place = self.members.len();
+        let id = EndpointId(place as u32);
+        self.index.join(id, self.belief_blocks)?;
+        let scrapes = Scrapes::new(self.options.metrics_age, place, self.options.replicas_ever(), now);
+        let mut replica = self.options.replica(place);
+        replica.block_size = self.workload.block_size();
+        let capacity_tokens = replica.cache_blocks.saturating_mul(replica.block_size.tokens());
+        let entries = self.workload.entry_cache(capacity_tokens as u64);
+        self.members.push(Member::new(id, replica, entries, scrapes));
+        self.present.push(place);
+        Ok(())
+    }
+
+    /// The last of the first replicas is gone; what it had in flight arrives at the router once more.
+    fn lose(&mut self, now: Seconds) {
+        let gone = self.options.replicas - 1;
+        self.present.retain(|&place| place != gone);
+        self.index.leave(EndpointId(gone as u32));
+        let left = self.members[gone].abandon();
+        self.lost += left.len();
+        for place in left {
+            self.send(place, now);
+            self.catch_up(now);
+        }
+    }
+
+    /// Decides on a request and gives it to the winner. The members are where the clock is.
+    fn send(&mut self, place: usize, now: Seconds) {
+        let workload = self.workload;
+        let arrival = &workload.arrivals[place];
+        let mut decision = self.decide(arrival, now);
+        // There is a candidate: the fleet has at least one.
+        let Some(best) = decision.take_best() else { return };
+        decision.commit(&self.index, best.id);
+        decision.remember(&self.sessions, best.id, micros(now));
+        self.give(place, arrival, best, now);
+        if self.decisions.len() < self.options.decisions_shown {
+            self.decisions.push(self.shown(arrival, &mut decision, best));
+        }
+    }
+
+    /// The picker's decision on what a router knows now.
+    fn decide(&mut self, arrival: &Arrival, now: Seconds) -> Decision {
+        let candidates: Vec<_> =
+            self.present.iter().map(|&place| self.members[place].candidate(now)).collect();
+        let draw = Draw { seed: self.options.seed, turn: self.turn };
+        self.turn += 1;
+        let asked = arrival.asked.clone().with_session_at(&self.sessions, micros(now));
+        choose(asked, &candidates, &self.index, &self.rules, draw)
+    }
+
+    fn give(&mut self, place: usize, arrival: &Arrival, best: Choice, now: Seconds) {
+        let replica = self.present[best.candidate];
+        let uncached_tokens = self.uncached_tokens(arrival, best.matched);
+        let answer = self.options.answer(arrival.output_tokens);
+        let late = now - self.arrival(place);
+        let sending = Sending { place, now, late, uncached_tokens, answer };
+        let member = &mut self.members[replica];
+        let admitted = member.admit(place, &arrival.prompts);
+        let elsewhere = elsewhere(self.pool.as_mut(), sending, admitted);
+        member.take(sending, admitted, elsewhere);
+        let Admitted { prompt_tokens, cached_tokens, .. } = admitted;
+        let computed_tokens = if elsewhere.is_some() { 0 } else { prompt_tokens - cached_tokens };
+        let served = &mut self.served[place];
+        let group = arrival.group;
+        *served = Served { group, replica, prompt_tokens, cached_tokens, computed_tokens, ..*served };
+    }
+
+    /// Prompt tokens that a replica is not believed to hold; the last one is always computed.
+    fn uncached_tokens(&self, arrival: &Arrival, matched: u32) -> usize {
+        let (tokens, size) = (arrival.prompt_tokens(), self.workload.block_size().tokens());
+        let looked_up = tokens.saturating_sub(1) / size;
+        tokens - looked_up.min(matched as usize) * size
+    }
+
+    fn shown(&self, arrival: &Arrival, decision: &mut Decision, best: Choice) -> ShownDecision {
+        ShownDecision {
+            number: self.turn as usize,
+            group: arrival.group.map_or(String::new(), |group| self.workload.groups[group].clone()),
+            replica: self.present[best.candidate],
+            matched: best.matched,
+            total: decision.blocks.total(),
+            cold: decision.cold,
+            score: best.total,
+            reasons: reasons(decision, &best),
+            next: decision.take_best().map(|next| (self.present[next.candidate], next.total)),
+        }
+    }
+
+    fn finish(mut self, best: &[usize]) -> Run {
+        for &place in &self.present {
+            self.members[place].run_out(&mut self.served);
+        }
+        self.served.iter_mut().zip(best).for_each(|(served, &best)| served.cached_at_best = best);
+        let replicas = self.members.len();
+        let prefills = self.members.into_iter().map(Member::into_prefills).collect();
+        stalls(&mut self.served, prefills);
+        Run {
+            policy: self.rules.policy,
+            served: self.served,
+            warm: self.options.warm,
+            window: self.options.window,
+            replicas,
+            lost: self.lost,
+            decisions: self.decisions,
+        }
     }
 }
 
-/// What a scrape at this instant would read, and what the router has in flight: the same requests, as an answer ends with
-/// its first token.
-fn load(replica: &VirtualReplica) -> Load {
-    let figures = replica.figures();
-    Load {
-        waiting: Some(figures.waiting as f64),
-        running: Some(figures.running as f64),
-        kv_usage: Some(figures.kv_usage),
-        in_flight: InFlight {
-            requests: u32::try_from(figures.waiting + figures.running).unwrap_or(u32::MAX),
-            ..InFlight::default()
-        },
-        ..Load::default()
-    }
+/// The next one last.
+fn changes(options: &SimulateOptions) -> Vec<(Seconds, Change)> {
+    let add = options.changes.add_at.map(|at| (at, Change::Add));
+    let lose = options.changes.lose_at.map(|at| (at, Change::Lose));
+    let mut changes: Vec<_> = add.into_iter().chain(lose).collect();
+    changes.sort_by(|(one, _), (other, _)| other.0.total_cmp(&one.0));
+    changes
 }
 
-fn shown(number: usize, group: &str, decision: &mut Decision, best: Choice) -> ShownDecision {
-    ShownDecision {
-        number,
-        group: group.to_owned(),
-        replica: best.candidate,
-        matched: best.matched,
-        total: decision.blocks.total(),
-        cold: decision.cold,
-        score: best.total,
-        next: decision.take_best().map(|next| (next.candidate, next.total)),
-    }
+/// Replicas that only compute prompts, where any prompt is long enough for them.
+fn pool(options: &SimulateOptions) -> Option<(Split, PrefillPool)> {
+    let split = options.split.filter(|split| split.threshold_tokens > 0)?;
+    let lanes = split.prefill_replicas * options.replica.slots;
+    Some((split, PrefillPool::new(lanes, options.replica.timing)))
 }
 
-fn groups_on_one(asks: &Asks<'_>, routed: &[usize]) -> (usize, usize) {
-    let mut homes: Vec<Option<usize>> = vec![None; asks.groups.len()];
-    let mut alone = vec![true; asks.groups.len()];
-    for (ready, &replica) in asks.ready.iter().zip(routed) {
-        let home = homes[ready.group].get_or_insert(replica);
-        alone[ready.group] &= *home == replica;
+/// A prompt of which enough is not believed to be cached is computed elsewhere: as much of it as is not.
+fn elsewhere(
+    pool: Option<&mut (Split, PrefillPool)>,
+    sending: Sending,
+    admitted: Admitted,
+) -> Option<Elsewhere> {
+    let (split, pool) = pool?;
+    if sending.uncached_tokens < split.threshold_tokens {
+        return None;
     }
-    (alone.iter().filter(|alone| **alone).count(), alone.len())
+    let uncached_tokens = admitted.prompt_tokens - admitted.cached_tokens;
+    let remote = pool.compute(sending.now, uncached_tokens);
+    let whole = remote.wait + remote.prefill + split.link.transfer(uncached_tokens);
+    Some(Elsewhere { wait: remote.wait, whole })
 }

@@ -1,13 +1,20 @@
 //! The command `simulate`: what each policy makes of a trace, on a virtual clock, in seconds.
 //!
 //! The decision is the picker's own and the replicas are the fake server's: nothing of either is written again here, so
-//! a figure of this command is a figure of the proxy before such servers. What it leaves out: the network, the age of
-//! scraped metrics (every figure is of the instant of arrival), and the time an answer takes after its first token.
+//! a figure of this command is a figure of the proxy before such servers. The router sees what a router would see: figures
+//! of the last scrape, and its own ledger of what is in flight. What is left out: the network, and what answers cost each
+//! other.
 
 mod args;
-mod asks;
+mod builtin;
+mod command;
+mod figures;
 mod fleet;
+mod member;
+mod options;
 mod report;
+mod run;
+mod workload;
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -15,81 +22,17 @@ use std::thread;
 use picker::belief::{ENDPOINTS_MAX, JoinError};
 use picker::policy::Policy;
 
-pub use args::{SimulateArgs, SimulateError, run};
-pub use report::{Report, decision_line, table};
+pub use args::SimulateArgs;
+pub use builtin::Demo3Args;
+pub use command::{SimulateError, run};
+pub use options::{Changes, Pacing, SimulateOptions, Split};
+pub use report::{Columns, Report, decision_line, table};
+pub use run::{Run, Served, ShownDecision};
+pub use workload::Workload;
 
-use crate::engine::{CacheFigures, EvictionOrder, ReplicaOptions, Seconds};
 use crate::prompt::PromptError;
 use crate::trace::TraceRequest;
-use asks::Asks;
 use fleet::Fleet;
-
-/// What a trace is played on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SimulateOptions {
-    /// How many replicas: 1 to [`ENDPOINTS_MAX`].
-    pub replicas: usize,
-    /// Each of them. Its block size is also the router's.
-    pub replica: ReplicaOptions,
-    /// Blocks that the router can believe of each replica; `None` for what its cache holds, as the proxy reads it from the
-    /// engine's metrics.
-    pub belief_blocks: Option<usize>,
-    /// Of ties and of the policy `random`.
-    pub seed: u64,
-    /// How many of the first decisions are kept to be shown.
-    pub decisions_shown: usize,
-}
-
-impl Default for SimulateOptions {
-    /// The published table's: three replicas that evict the head of a prefix first (vLLM and the fake server evict its
-    /// tail), seed 0.
-    fn default() -> Self {
-        let replica = ReplicaOptions { eviction: EvictionOrder::HeadFirst, ..ReplicaOptions::default() };
-        Self { replicas: 3, replica, belief_blocks: None, seed: 0, decisions_shown: 0 }
-    }
-}
-
-/// What one policy came to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Run {
-    /// Which.
-    pub policy: Policy,
-    /// Counters of all replicas together.
-    pub cache: CacheFigures,
-    /// From arrival to first token, one for each request.
-    pub ttfts: Vec<Seconds>,
-    /// Of that, the wait for a lane.
-    pub waits: Vec<Seconds>,
-    /// The replica of each request, in the order of the trace.
-    pub routed: Vec<usize>,
-    /// Requests of each replica.
-    pub requests: Vec<usize>,
-    /// Groups that one replica served alone, of all.
-    pub groups_on_one: (usize, usize),
-    /// The first decisions, as many as were asked for.
-    pub decisions: Vec<ShownDecision>,
-}
-
-/// One decision, as it is told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ShownDecision {
-    /// From 1.
-    pub number: usize,
-    /// The request's group.
-    pub group: String,
-    /// The winner, from 0.
-    pub replica: usize,
-    /// Leading blocks that the winner is believed to hold, of `total`.
-    pub matched: u32,
-    /// Blocks of the prompt.
-    pub total: usize,
-    /// Nobody is believed to hold any.
-    pub cold: bool,
-    /// What ranked the winner: its weighted sum; for `least-queue` minus its requests in flight.
-    pub score: f64,
-    /// The next best and its sum; none of one replica.
-    pub next: Option<(usize, f64)>,
-}
 
 /// Why a trace cannot be played. Requests are numbered from 1.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -97,6 +40,9 @@ pub enum PlayError {
     /// Nobody to play on, or more than the router's index knows.
     #[error("replicas: found {0}, wanted 1 to {ENDPOINTS_MAX}")]
     Replicas(usize),
+    /// The only replica would be lost.
+    #[error("lose-replica-at: found a fleet of 1, wanted at least 2")]
+    NobodyLeft,
     /// A body that an engine would refuse.
     #[error("request {number}: {reason}")]
     Body {
@@ -104,6 +50,33 @@ pub enum PlayError {
         number: usize,
         /// What was found.
         reason: BodyError,
+    },
+    /// No power of two explains how many blocks the prompts have.
+    #[error("hash_ids: found counts that no block size explains, wanted one for each block of input_length")]
+    NoBlockSize,
+    /// A prompt has another number of blocks than its length makes.
+    #[error(
+        "request {number}: found {found} hash ids, wanted {wanted} for {tokens} tokens in blocks of {size}"
+    )]
+    BlockCount {
+        /// Which request.
+        number: usize,
+        /// Hash ids that it has.
+        found: usize,
+        /// Hash ids that it should have.
+        wanted: usize,
+        /// Its length.
+        tokens: u32,
+        /// Tokens in a block.
+        size: usize,
+    },
+    /// Nothing is left to be measured.
+    #[error("warm: found {warm}, wanted fewer than the {requests} requests")]
+    Warm {
+        /// Requests left out.
+        warm: usize,
+        /// Requests of the trace.
+        requests: usize,
     },
     /// The router's index.
     #[error(transparent)]
@@ -127,23 +100,37 @@ pub enum BodyError {
     Refused(#[from] picker::Refusal),
 }
 
-/// Plays a trace under one policy. O(requests · (body + replicas)).
+/// Plays a trace of bodies under one policy. O(requests · (body + replicas)).
 ///
-/// Requests arrive in the order of the trace, whose times must not go back. Each is decided on the replicas' figures at
-/// its arrival and is believed to be cached at its winner from then on. Same arguments, same run.
+/// Requests arrive in the order of the trace, whose times must not go back. Each is decided on what a router knows at its
+/// arrival and is believed to be cached at its winner from then on. Same arguments, same run.
 pub fn simulate(trace: &[TraceRequest], options: &SimulateOptions, policy: Policy) -> Result<Run, PlayError> {
     simulate_all(trace, options, &[policy]).map(|mut runs| runs.remove(0))
 }
 
-/// Plays a trace under each of these policies, each on fresh replicas, with an empty belief and in its own thread.
+/// Plays a trace of bodies under each of these policies.
 pub fn simulate_all(
     trace: &[TraceRequest],
     options: &SimulateOptions,
     policies: &[Policy],
 ) -> Result<Vec<Run>, PlayError> {
-    let asks = &Asks::of(trace, options.replica.block_size)?;
+    let workload = Workload::of_bodies(trace, options.replica.block_size)?;
+    play_all(&workload, options, policies, &|_| ())
+}
+
+/// Plays a workload under each of these policies, each on fresh replicas, with an empty belief and in its own thread.
+///
+/// The workload's block size counts, not that of the options. `progress` is told how many requests were played since it was
+/// told last, from all threads.
+pub fn play_all(
+    workload: &Workload,
+    options: &SimulateOptions,
+    policies: &[Policy],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Run>, PlayError> {
+    let best = &workload.cached_at_best();
     thread::scope(|scope| {
-        let play = |&policy| scope.spawn(move || Fleet::new(options, policy)?.play(asks));
+        let play = |&policy| scope.spawn(move || Fleet::new(workload, options, policy)?.play(best, progress));
         let playing: Vec<_> = policies.iter().map(play).collect();
         playing.into_iter().map(|run| run.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })

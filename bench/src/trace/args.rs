@@ -4,9 +4,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{TraceOptions, TraceOptionsError, file, generate};
+use picker::hash::{BlockSize, BlockSizeError};
+
+use super::shape::{self, Shape, ShapeError, ShapeOptions};
+use super::{TraceOptions, TraceOptionsError, file, generate, hashed};
 
 /// Writes a workload: a line of JSON for each request, with its time, its tenant and its body
+///
+/// With --shape a line has lengths and ids of blocks in place of a body, in Mooncake's form.
 ///
 /// Example: prefixroute trace -o hot.jsonl --requests 200 --rate 40 --hot 0.7
 #[derive(Clone, Debug, clap::Args)]
@@ -20,6 +25,13 @@ pub struct TraceArgs {
     /// Requests per second, in Poisson's manner; 0 puts all at time 0
     #[arg(long, value_name = "R", default_value_t = 20.0, allow_negative_numbers = true)]
     pub rate: f64,
+    /// A workload of another kind, in Mooncake's form
+    #[arg(long, value_name = "NAME", value_enum,
+        conflicts_with_all = ["hot", "groups", "prompt_words", "question_words", "model"])]
+    pub shape: Option<Shape>,
+    /// Tokens in a block of a shape
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "shape", allow_negative_numbers = true)]
+    pub block_size: i64,
     /// Share of the requests that one hot tenant sends, 0 to 1
     #[arg(long, value_name = "F", default_value_t = 0.0, allow_negative_numbers = true)]
     pub hot: f64,
@@ -46,6 +58,12 @@ pub enum TraceError {
     /// The options.
     #[error("--{0}")]
     Options(#[from] TraceOptionsError),
+    /// The options of a shape.
+    #[error("--{0}")]
+    Shape(#[from] ShapeError),
+    /// The size of a shape's blocks.
+    #[error("--block-size: {0}")]
+    BlockSize(#[from] BlockSizeError),
     /// The file, or standard output.
     #[error("{path}: {source}")]
     Io {
@@ -59,20 +77,47 @@ pub enum TraceError {
 impl TraceError {
     /// Whether the operator gave something wrong; else the command failed while it ran.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Options(_))
+        match self {
+            Self::Options(_) | Self::Shape(_) | Self::BlockSize(_) => true,
+            Self::Io { .. } => false,
+        }
     }
 }
 
 /// Makes the trace and writes it to its file, or to `out`; nothing where the options are wrong.
 pub fn run(args: TraceArgs, out: &mut dyn Write) -> Result<(), TraceError> {
-    let TraceArgs { output, requests, rate, hot, groups, prompt_words, question_words, seed, model } = args;
-    let options = TraceOptions { requests, rate, groups, hot, prompt_words, question_words, model, seed };
-    let lines = file::to_lines(&generate(&options)?);
-    let (written, path) = match output {
+    let lines = lines(&args)?;
+    let (written, path) = match args.output {
         Some(path) => (fs::write(&path, lines), path.display().to_string()),
         None => (out.write_all(lines.as_bytes()).and_then(|()| out.flush()), "standard output".to_owned()),
     };
     written.map_err(|source| TraceError::Io { path, source })
+}
+
+fn lines(args: &TraceArgs) -> Result<String, TraceError> {
+    match args.shape {
+        Some(shape) => Ok(hashed::to_lines(&shape::generate(&shape_options(args, shape)?)?)),
+        None => Ok(file::to_lines(&generate(&options(args))?)),
+    }
+}
+
+fn options(args: &TraceArgs) -> TraceOptions {
+    let TraceArgs { requests, rate, hot, groups, prompt_words, question_words, seed, .. } = *args;
+    TraceOptions {
+        requests,
+        rate,
+        groups,
+        hot,
+        prompt_words,
+        question_words,
+        model: args.model.clone(),
+        seed,
+    }
+}
+
+fn shape_options(args: &TraceArgs, shape: Shape) -> Result<ShapeOptions, BlockSizeError> {
+    let TraceArgs { requests, rate, seed, .. } = *args;
+    Ok(ShapeOptions { shape, requests, rate, seed, block_size: BlockSize::new(args.block_size)? })
 }
 
 #[cfg(test)]
@@ -121,6 +166,35 @@ mod tests {
     }
 
     #[test]
+    fn a_shape_is_written_in_mooncakes_form() {
+        let flags = "--shape rag --requests 9 --rate 3 --seed 6 --block-size 16";
+        let options = ShapeOptions {
+            shape: Shape::Rag,
+            requests: 9,
+            rate: 3.0,
+            seed: 6,
+            block_size: BlockSize::new(16).unwrap(),
+        };
+        let text = hashed::to_lines(&shape::generate(&options).unwrap());
+        assert_eq!(written(&flags.split(' ').collect::<Vec<_>>()), Ok(text));
+    }
+
+    #[test]
+    fn flags_that_do_not_go_together_are_refused() {
+        for flags in [
+            ["--shape", "chat", "--hot", "0.5"],
+            ["--shape", "chat", "--groups", "8"],
+            ["--shape", "chat", "--prompt-words", "8"],
+            ["--shape", "chat", "--question-words", "8"],
+            ["--shape", "chat", "--model", "m"],
+            ["--block-size", "64", "--seed", "1"],
+            ["--shape", "tree", "--seed", "1"],
+        ] {
+            assert!(Command::try_parse_from([&["trace"], &flags[..]].concat()).is_err(), "{flags:?}");
+        }
+    }
+
+    #[test]
     fn wrong_options_are_named() {
         for (flags, want) in [
             (["--rate", "-1"], "--rate: found -1, wanted 0 or more"),
@@ -129,6 +203,12 @@ mod tests {
             (["-o", "no/such/place.jsonl"], "no/such/place.jsonl: No such file or directory (os error 2)"),
         ] {
             assert_eq!(written(&flags), Err(want.to_owned()));
+        }
+        for (flag, want) in [
+            (["--rate", "0"], "--rate: found 0, wanted more than 0"),
+            (["--block-size", "-1"], "--block-size: block size must be positive, got -1"),
+        ] {
+            assert_eq!(written(&[&["--shape", "chat"], &flag[..]].concat()), Err(want.to_owned()));
         }
     }
 }

@@ -2,93 +2,51 @@
 //!
 //! A body is kept as the bytes it was written with, so that replaying a file sends what its author meant.
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::TraceRequest;
+pub use super::lines::TraceFileError;
+use super::lines::{self, BadLines, Fault, Loaded};
 use crate::engine::Seconds;
 
-/// Why a trace cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceFileError {
-    /// The file.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The file's name.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// A line of it.
-    #[error("{}:{line}: {reason}", path.display())]
-    Line {
-        /// The file's name.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// What was found and what was wanted.
-        reason: String,
-    },
-    /// Nothing in it.
-    #[error("{}: found no request", path.display())]
-    Empty {
-        /// The file's name.
-        path: PathBuf,
-    },
-}
-
 #[derive(Deserialize, Serialize)]
-struct Line<'a> {
+struct Written<'a> {
     at: f64,
     group: String,
     #[serde(borrow)]
     body: &'a RawValue,
 }
 
-/// Reads a file. Empty lines are passed over; the first bad line ends it, and so does a time before the last one's.
+/// Reads a file. Errors: it cannot be read, holds no request, or a line is bad; then file, line, column and reason.
 pub fn read(path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| TraceFileError::Unreadable { path: path.to_owned(), source })?;
-    parse(&text, path)
+    lines::read(path, BadLines::Refuse).map(|loaded| loaded.requests)
 }
 
-/// Reads the text of a file that is called `path`.
-pub fn parse(text: &str, path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let mut last = Seconds(0.0);
-    let request = |(number, line)| {
-        let bad = |reason| TraceFileError::Line { path: path.to_owned(), line: number + 1, reason };
-        let request = parse_line(line).and_then(|request| in_order(request, last)).map_err(bad)?;
-        last = request.at;
-        Ok(request)
-    };
-    let trace = lines.map(request).collect::<Result<Vec<_>, _>>()?;
-    if trace.is_empty() {
-        return Err(TraceFileError::Empty { path: path.to_owned() });
-    }
-    Ok(trace)
+/// Reads the text of a file that is called `path`. Errors: as [`read`]; bad lines can be skipped.
+pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<Vec<TraceRequest>>, TraceFileError> {
+    lines::parse(text, path, bad)
 }
 
-fn in_order(request: TraceRequest, last: Seconds) -> Result<TraceRequest, String> {
-    if request.at < last {
-        return Err(format!("at: found {}, wanted {} or more, as before it", request.at.0, last.0));
-    }
-    Ok(request)
-}
+impl lines::Line for TraceRequest {
+    const TIME: &'static str = "at";
+    const PER_SECOND: f64 = 1.0;
 
-fn parse_line(line: &str) -> Result<TraceRequest, String> {
-    let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    if line.at < 0.0 {
-        return Err(format!("at: found {}, wanted 0 or more", line.at));
+    fn parse(line: &str) -> Result<Self, Fault> {
+        let Written { at, group, body } = serde_json::from_str(line)?;
+        if !body.get().starts_with('{') {
+            let reason = format!("found {:.20}, wanted an object", body.get());
+            return Err(Fault::member(line, "body", &reason));
+        }
+        Ok(Self { at: Seconds(at), group, body: body.get().to_owned() })
     }
-    if !line.body.get().starts_with('{') {
-        return Err(format!("body: found {:.20}, wanted an object", line.body.get()));
+
+    fn at(&self) -> Seconds {
+        self.at
     }
-    Ok(TraceRequest { at: Seconds(line.at), group: line.group, body: line.body.get().to_owned() })
 }
 
 /// Writes a trace.
@@ -101,7 +59,7 @@ pub fn write(trace: &[TraceRequest], out: &mut dyn Write) -> io::Result<()> {
 pub fn to_lines(trace: &[TraceRequest]) -> String {
     let line = |request: &TraceRequest| {
         let body = RawValue::from_string(request.body.clone()).ok()?;
-        let line = Line { at: request.at.0, group: request.group.clone(), body: &body };
+        let line = Written { at: request.at.0, group: request.group.clone(), body: &body };
         Some(serde_json::to_string(&line).ok()? + "\n")
     };
     trace.iter().filter_map(line).collect()
@@ -120,8 +78,8 @@ mod tests {
         let mut bytes = Vec::new();
         write(&trace, &mut bytes).unwrap();
         let path = Path::new("trace.jsonl");
-        let read = parse(std::str::from_utf8(&bytes).unwrap(), path).unwrap();
-        assert!(read == trace, "not the same trace");
+        let read = parse(std::str::from_utf8(&bytes).unwrap(), path, BadLines::Refuse).unwrap();
+        assert!(read.requests == trace, "not the same trace");
     }
 
     #[test]
@@ -137,19 +95,23 @@ mod tests {
     fn a_bad_line_is_named() {
         let good = r#"{"at":2,"group":"g","body":{}}"#;
         for (line, reason) in [
-            ("nonsense", "t.jsonl:3: expected ident at line 1 column 2"),
-            (r#"{"at":0,"group":"g"}"#, "t.jsonl:3: missing field `body` at line 1 column 20"),
-            (r#"{"at":-1,"group":"g","body":{}}"#, "t.jsonl:3: at: found -1, wanted 0 or more"),
-            (r#"{"at":2,"group":"g","body":[1]}"#, "t.jsonl:3: body: found [1], wanted an object"),
+            ("nonsense", "t.jsonl:3:2: expected ident"),
+            (r#"{"at":0,"group":"g"}"#, "t.jsonl:3:20: missing field `body`"),
+            (
+                r#"{"at":-1,"group":"g","body":{}}"#,
+                "t.jsonl:3:2: at: found -1, wanted 2 or more, as before it",
+            ),
+            (r#"{"at":2,"group":"g","body":[1]}"#, "t.jsonl:3:21: body: found [1], wanted an object"),
             (
                 r#"{"at":1.5,"group":"g","body":{}}"#,
-                "t.jsonl:3: at: found 1.5, wanted 2 or more, as before it",
+                "t.jsonl:3:2: at: found 1.5, wanted 2 or more, as before it",
             ),
         ] {
-            let error = parse(&format!("{good}\n\n{line}\n"), Path::new("t.jsonl")).unwrap_err();
+            let error =
+                parse(&format!("{good}\n\n{line}\n"), Path::new("t.jsonl"), BadLines::Refuse).unwrap_err();
             assert_eq!(error.to_string(), reason);
         }
-        let error = parse("\n \n", Path::new("t.jsonl")).unwrap_err();
+        let error = parse("\n \n", Path::new("t.jsonl"), BadLines::Refuse).unwrap_err();
         assert_eq!(error.to_string(), "t.jsonl: found no request");
         let error = read(Path::new("no/such/trace.jsonl")).unwrap_err().to_string();
         assert!(error.starts_with("no/such/trace.jsonl: "), "{error}");

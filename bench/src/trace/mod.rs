@@ -1,10 +1,16 @@
 //! Workloads: who asks what, when.
 //!
 //! A trace is a list of requests with arrival times, each of a tenant whose system prompt they share.
-//! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON.
+//! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON. [`hashed`] holds those whose
+//! prompts are known by the ids of their blocks only, in Mooncake's form. [`form`] tells a file's form and reads either;
+//! [`lines`] is what reading them has in common, and [`shape`] makes such traces.
 
 mod args;
 pub mod file;
+pub mod form;
+pub mod hashed;
+pub mod lines;
+pub mod shape;
 mod words;
 
 use rand::rngs::StdRng;
@@ -94,7 +100,7 @@ pub fn generate(options: &TraceOptions) -> Result<Vec<TraceRequest>, TraceOption
     let mut at_micros = 0;
     let mut requests = Vec::with_capacity(options.requests);
     for (number, group) in deal(options, &mut chance).into_iter().enumerate() {
-        at_micros += gap_micros(options.rate, &mut chance);
+        at_micros = gap_micros(options.rate, &mut chance).saturating_add(at_micros);
         let question = question(number + 1, options.question_words, &mut chance);
         let body = body(&options.model, &systems[group], &question);
         let at = Seconds(at_micros as f64 / 1e6);

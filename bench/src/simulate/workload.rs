@@ -1,0 +1,267 @@
+//! A trace made ready: what of a request does not depend on where it goes is worked out once, for all policies.
+
+use std::collections::HashMap;
+
+use picker::decide::{Ask, Asked, Rules};
+use picker::hash::{BlockHash, BlockSize, Blocks, model_root};
+use picker::read;
+use picker::tokens::Kind;
+
+use super::{BodyError, PlayError};
+use crate::demo3::{self, EntryCache, PrefixCache};
+use crate::engine::{BlockCache, EvictionOrder, Prompt, Seconds};
+use crate::prompt::{Api, Object, engine_prompts, token_ids};
+use crate::trace::TraceRequest;
+use crate::trace::hashed::HashedRequest;
+
+/// The largest block that is looked for where nobody says how large blocks are.
+const BLOCK_TOKENS_MAX: i64 = 1 << 20;
+
+/// One request, ready to be played.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) at: Seconds,
+    /// What the router sees.
+    pub(super) asked: Asked,
+    /// What the engine sees.
+    pub(super) prompts: Vec<Prompt>,
+    /// Place of its group, or its session, among the names.
+    pub(super) group: Option<usize>,
+    /// Tokens of the answer, at least 1.
+    pub(super) output_tokens: u32,
+}
+
+impl Arrival {
+    pub(super) fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.tokens).sum()
+    }
+}
+
+/// All requests of a trace, in the order of time.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    pub(super) arrivals: Vec<Arrival>,
+    pub(super) groups: Vec<String>,
+    block_size: BlockSize,
+    /// Whose replicas cache otherwise than by blocks.
+    demo3: Option<demo3::Workload>,
+}
+
+impl Workload {
+    /// Requests with bodies, read as the engine reads them, in blocks of that size. Errors: the first that has no prompt.
+    pub fn of_bodies(trace: &[TraceRequest], block_size: BlockSize) -> Result<Self, PlayError> {
+        let mut names = Names::default();
+        let mut arrivals = Vec::with_capacity(trace.len());
+        for (number, request) in (1..).zip(trace) {
+            let read = read_body(&request.body, block_size);
+            let (asked, prompts, output_tokens) =
+                read.map_err(|reason| PlayError::Body { number, reason })?;
+            let group = Some(names.place(&request.group));
+            arrivals.push(Arrival { at: request.at, asked, prompts, group, output_tokens });
+        }
+        Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
+    }
+
+    /// Requests that are known by their blocks. Without a block size it is the smallest power of two that explains how many
+    /// blocks each prompt has. Errors: a request that has not as many blocks as its length makes of that size.
+    pub fn of_hashes(trace: &[HashedRequest], block_size: Option<BlockSize>) -> Result<Self, PlayError> {
+        let block_size = block_size.map_or_else(|| inferred(trace), Ok)?;
+        check_counts(trace, block_size)?;
+        let mut names = Names::default();
+        let arrivals = trace.iter().map(|request| hashed(request, block_size, &mut names)).collect();
+        Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
+    }
+
+    /// The second lesson's requests, for replicas with its cache. Errors: none that its generator can make.
+    pub fn of_demo3(demo3: &demo3::Workload) -> Result<Self, PlayError> {
+        let size = BlockSize::new(demo3::BLOCK_TOKENS.into()).ok();
+        Ok(Self { demo3: Some(demo3.clone()), ..Self::of_hashes(&demo3.requests(), size)? })
+    }
+
+    /// How many requests.
+    pub fn len(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// Tokens in a block, for router and engine.
+    pub fn block_size(&self) -> BlockSize {
+        self.block_size
+    }
+
+    /// The empty cache of one replica, if it is none of blocks.
+    pub(super) fn entry_cache(&self, capacity_tokens: u64) -> Option<EntryCache> {
+        self.demo3.as_ref().map(|demo3| demo3.cache(capacity_tokens))
+    }
+
+    /// Tokens of each prompt that one cache without a bound would have: nothing can do better.
+    pub(super) fn cached_at_best(&self) -> Vec<usize> {
+        if let Some(mut entries) = self.entry_cache(u64::MAX) {
+            return (0..self.len()).map(|place| entries.admit(place) as usize).collect();
+        }
+        let mut cache = BlockCache::new(usize::MAX, self.block_size, EvictionOrder::TailFirst);
+        let cached = |arrival: &Arrival| arrival.prompts.iter().map(|prompt| cache.admit(prompt)).sum();
+        self.arrivals.iter().map(cached).collect()
+    }
+}
+
+/// Names in the order in which they first came.
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    places: HashMap<String, usize>,
+}
+
+impl Names {
+    fn place(&mut self, name: &str) -> usize {
+        if let Some(&place) = self.places.get(name) {
+            return place;
+        }
+        self.places.insert(name.to_owned(), self.names.len());
+        self.names.push(name.to_owned());
+        self.names.len() - 1
+    }
+}
+
+/// How a router cuts prompts that it is to compare with an engine's word for word; the policy is still open.
+pub(super) fn rules(block: BlockSize) -> Rules {
+    Rules { tokenizer: Kind::Words, block, ..Rules::default() }
+}
+
+fn read_body(body: &str, size: BlockSize) -> Result<(Asked, Vec<Prompt>, u32), BodyError> {
+    let object: Object = serde_json::from_str(body).map_err(|error| BodyError::Json(error.to_string()))?;
+    let api = api(&object)?;
+    let text = |member| object.get(member).and_then(|value| value.as_str()).unwrap_or_default();
+    let root = model_root(text("model"), text("cache_salt"));
+    let prompts = engine_prompts(root, &token_ids(api, &object)?, size);
+    let ask = Ask { api: router_api(api), body: body.as_bytes(), tenant: b"", session: b"" };
+    Ok((Asked::read(&ask, None, &rules(size))?, prompts, output_tokens(&object)))
+}
+
+/// A trace has no paths: the member that holds the prompt tells which API it was made for.
+fn api(body: &Object) -> Result<Api, BodyError> {
+    let apis = [Api::Chat, Api::Completions, Api::Responses];
+    apis.into_iter().find(|api| body.contains_key(api.prompt_member())).ok_or(BodyError::NoPrompt)
+}
+
+fn router_api(api: Api) -> read::Api {
+    match api {
+        Api::Chat => read::Api::Chat,
+        Api::Completions => read::Api::Completions,
+        Api::Responses => read::Api::Responses,
+        Api::Messages => read::Api::Messages,
+        Api::Embeddings => read::Api::Embeddings,
+    }
+}
+
+/// As long as it may be; an answer of which nothing is said ends with its first token.
+fn output_tokens(body: &Object) -> u32 {
+    let limits = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
+    let limit = limits.iter().find_map(|limit| body.get(*limit)?.as_u64());
+    limit.map_or(1, |limit| u32::try_from(limit).unwrap_or(u32::MAX).max(1))
+}
+
+fn hashed(request: &HashedRequest, size: BlockSize, names: &mut Names) -> Arrival {
+    let blocks: Vec<BlockHash> = request.hash_ids.iter().map(|&id| block_hash(id)).collect();
+    let tokens = request.input_tokens as usize;
+    let prompt = Prompt { tokens, blocks: blocks[..tokens / size.tokens()].to_vec() };
+    let session = request.session.as_deref();
+    Arrival {
+        at: request.at,
+        asked: Asked::hashed(Blocks::one(blocks), session.unwrap_or_default().as_bytes()),
+        prompts: vec![prompt],
+        group: session.map(|session| names.place(session)),
+        output_tokens: request.output_tokens.max(1),
+    }
+}
+
+/// Ids count up from 0; block hashes are spread over all numbers.
+fn block_hash(id: u64) -> BlockHash {
+    BlockHash(picker::chance::mix(id))
+}
+
+/// The smallest power of two that explains every request.
+fn inferred(trace: &[HashedRequest]) -> Result<BlockSize, PlayError> {
+    let powers = std::iter::successors(Some(1), |size: &i64| Some(size * 2));
+    let mut sizes =
+        powers.take_while(|&size| size <= BLOCK_TOKENS_MAX).filter_map(|size| BlockSize::new(size).ok());
+    sizes.find(|&size| check_counts(trace, size).is_ok()).ok_or(PlayError::NoBlockSize)
+}
+
+fn check_counts(trace: &[HashedRequest], size: BlockSize) -> Result<(), PlayError> {
+    for (number, request) in (1..).zip(trace) {
+        let (found, wanted) =
+            (request.hash_ids.len(), (request.input_tokens as usize).div_ceil(size.tokens()));
+        if found != wanted {
+            let (tokens, size) = (request.input_tokens, size.tokens());
+            return Err(PlayError::BlockCount { number, found, wanted, tokens, size });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn request(input_tokens: u32, ids: std::ops::Range<u64>) -> HashedRequest {
+        HashedRequest {
+            at: Seconds(0.0),
+            input_tokens,
+            output_tokens: 3,
+            hash_ids: ids.collect(),
+            session: Some("s".to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_smallest_power_of_two_that_explains_all_is_the_block() {
+        for (shows, trace, want) in [
+            ("one length leaves several: the smallest", vec![request(100, 0..2)], Ok(64)),
+            ("another length rules it out", vec![request(9, 0..1), request(100, 0..1)], Ok(128)),
+            ("a prompt of one block can be any", vec![request(9, 0..1)], Ok(16)),
+            ("each token a block", vec![request(9, 0..9)], Ok(1)),
+            ("none fits", vec![request(100, 0..2), request(100, 0..4)], Err(PlayError::NoBlockSize)),
+        ] {
+            let size = Workload::of_hashes(&trace, None).map(|workload| workload.block_size().tokens());
+            assert_eq!(size, want, "{shows}");
+        }
+    }
+
+    #[test]
+    fn a_stated_block_that_does_not_explain_a_request_is_refused() {
+        let trace = [request(64, 0..1), request(100, 0..3)];
+        let error = Workload::of_hashes(&trace, Some(BlockSize::new(64).unwrap())).unwrap_err();
+        assert_eq!(error.to_string(), "request 2: found 3 hash ids, wanted 2 for 100 tokens in blocks of 64");
+    }
+
+    /// The engine keeps full blocks and always computes the last token; 64 of 128 equal tokens can be had.
+    #[test]
+    fn the_best_there_is_counts_full_blocks() {
+        let trace = [request(128, 0..2), request(128, 0..2), request(129, 0..3), request(100, 0..2)];
+        let workload = Workload::of_hashes(&trace, Some(BlockSize::new(64).unwrap())).unwrap();
+        assert_eq!(workload.cached_at_best(), [0, 64, 128, 64]);
+        assert_eq!(workload.arrivals[3].prompts[0].blocks.len(), 1);
+        assert_eq!((workload.arrivals[0].group, workload.groups.len()), (Some(0), 1));
+    }
+
+    #[test]
+    fn bodies_say_how_long_an_answer_is() {
+        for (body, want) in [
+            (r#"{"prompt":"a"}"#, 1),
+            (r#"{"prompt":"a","max_tokens":7}"#, 7),
+            (r#"{"messages":[],"max_tokens":7,"max_completion_tokens":0}"#, 1),
+            (r#"{"input":"a","max_output_tokens":99999999999}"#, u32::MAX),
+        ] {
+            let request = TraceRequest { at: Seconds(0.0), group: "g".to_owned(), body: body.to_owned() };
+            let workload = Workload::of_bodies(&[request], BlockSize::ENGINE).unwrap();
+            assert_eq!(workload.arrivals[0].output_tokens, want, "{body}");
+        }
+    }
+}

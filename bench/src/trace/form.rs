@@ -1,0 +1,87 @@
+//! Either form of a trace, told apart by its first line, so that a command takes any file.
+
+use std::path::Path;
+
+use super::TraceRequest;
+use super::hashed::HashedRequest;
+use super::lines::{self, BadLines, Loaded, TraceFileError};
+
+/// A form in which traces are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Bodies: see [`mod@super::file`].
+    Bodies,
+    /// Lengths and ids of blocks: see [`super::hashed`].
+    Hashed,
+}
+
+/// The requests of a file of either form.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyTrace {
+    /// With their bodies.
+    Bodies(Vec<TraceRequest>),
+    /// Known by their blocks only.
+    Hashed(Vec<HashedRequest>),
+}
+
+/// The form of a text, by the first line that is a JSON object: `timestamp` or `hash_ids` is Mooncake's. A text without
+/// such a line is taken as bodies, whose reader then says what is wrong.
+pub fn form(text: &str) -> Form {
+    type Members<'a> = std::collections::HashMap<std::borrow::Cow<'a, str>, serde::de::IgnoredAny>;
+    let first = text.lines().find_map(|line| serde_json::from_str::<Members<'_>>(line).ok());
+    let hashed = first.is_some_and(|first| first.contains_key("timestamp") || first.contains_key("hash_ids"));
+    if hashed { Form::Hashed } else { Form::Bodies }
+}
+
+/// Reads a file of either form. Errors: it cannot be read, has no good line, or a bad one that is not to be skipped.
+pub fn read(path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>, TraceFileError> {
+    parse(&lines::text(path)?, path, bad)
+}
+
+/// Reads the text of a file of either form that is called `path`. Errors: as [`read`].
+pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>, TraceFileError> {
+    match form(text) {
+        Form::Bodies => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Bodies)),
+        Form::Hashed => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Hashed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const BODY: &str = r#"{"at":0,"group":"timestamp","body":{"timestamp":1}}"#;
+    const HASHED: &str = r#"{"timestamp":0,"input_length":90,"output_length":7,"hash_ids":[0,1]}"#;
+
+    #[test]
+    fn the_first_object_tells_the_form() {
+        for (shows, text, want) in [
+            ("ours", BODY.to_owned(), Form::Bodies),
+            ("Mooncake's", HASHED.to_owned(), Form::Hashed),
+            ("the first counts", format!("{BODY}\n{HASHED}"), Form::Bodies),
+            ("a broken line tells nothing", format!("\n{{\"at\n[1]\n{HASHED}"), Form::Hashed),
+            ("a missing member does not hide it", r#"{"timestamp":0}"#.to_owned(), Form::Hashed),
+            ("nor does another", r#"{"hash_ids":[]}"#.to_owned(), Form::Hashed),
+            ("nothing", String::new(), Form::Bodies),
+        ] {
+            assert_eq!(form(&text), want, "{shows}");
+        }
+    }
+
+    #[test]
+    fn both_forms_are_read_and_skip_what_is_bad() {
+        for (good, hashed) in [(BODY, false), (HASHED, true)] {
+            let text = format!("{good}\n{{}}\n{good}");
+            let loaded = parse(&text, Path::new("t.jsonl"), BadLines::Skip).unwrap();
+            let (requests, is_hashed) = match loaded.requests {
+                AnyTrace::Bodies(requests) => (requests.len(), false),
+                AnyTrace::Hashed(requests) => (requests.len(), true),
+            };
+            assert_eq!((requests, is_hashed, loaded.skipped.lines), (2, hashed, 1));
+            let error = parse(&text, Path::new("t.jsonl"), BadLines::Refuse).unwrap_err().to_string();
+            assert!(error.starts_with("t.jsonl:2:2: missing field"), "{error}");
+        }
+    }
+}
