@@ -162,6 +162,18 @@ pub fn decide_recalling(
 /// The decision on a request that was read, or on blocks that came without a text.
 pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rules, draw: Draw) -> Decision {
     let matched = index.look_up(&asked.blocks, candidates.iter().map(|to| to.id));
+    choose_matched(asked, &matched, candidates, index, rules, draw)
+}
+
+/// The decision when it is known what each candidate holds: so many leading blocks of the request.
+pub fn choose_matched(
+    asked: Asked,
+    matched: &[u32],
+    candidates: &[Candidate],
+    index: &Index,
+    rules: &Rules,
+    draw: Draw,
+) -> Decision {
     let fork = Fork::of(&asked.blocks, matched.iter().copied().max().unwrap_or(0));
     let total = asked.blocks.total() as u32;
     let cold = total > 0 && matched.iter().all(|&matched| matched == 0);
@@ -171,7 +183,7 @@ pub fn choose(asked: Asked, candidates: &[Candidate], index: &Index, rules: &Rul
     };
     let view = View {
         candidates,
-        matched: &matched,
+        matched,
         total,
         block_tokens: rules.block.tokens(),
         last_cold: &last_cold,

@@ -95,6 +95,14 @@ impl Ledger {
         }
     }
 
+    /// The engine said what it computed, in seconds: what was sent lately is that, and not what was predicted.
+    pub fn correct(&self, booked: &Booked, work: f64, now: Micros) {
+        let more = work - booked.work as f64 / 1e6;
+        if more.is_finite() {
+            self.recent.add(more, now);
+        }
+    }
+
     /// The request has ended, with or without a first token.
     pub fn release(&self, mut booked: Booked, now: Micros) {
         self.first_token(&mut booked, now);
@@ -141,7 +149,7 @@ struct Decaying(AtomicU64);
 
 impl Decaying {
     fn add(&self, amount: f64, now: Micros) {
-        let value = (self.now(now) + amount) as f32;
+        let value = (self.now(now) + amount).max(0.0) as f32;
         self.0.store(u64::from(value.to_bits()) << 32 | millis(now), Ordering::Relaxed);
     }
 
@@ -194,6 +202,17 @@ mod tests {
         for (at, recent) in [(0, 2.0), (RECENT_HALF_LIFE.0, 1.0), (2 * RECENT_HALF_LIFE.0, 0.5)] {
             assert_eq!(ledger.in_flight(Micros(at)).recent, recent);
         }
+    }
+
+    #[test]
+    fn what_was_computed_replaces_what_was_predicted() {
+        let ledger = Ledger::default();
+        let booked = ledger.book(request(10, 2.0), Micros(0));
+        ledger.correct(&booked, 0.5, Micros(0));
+        assert_eq!(ledger.in_flight(Micros(0)).recent, 0.5);
+        ledger.correct(&booked, f64::NAN, Micros(0));
+        assert_eq!(ledger.in_flight(Micros(0)).recent, 0.5);
+        ledger.release(booked, Micros(0));
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl Replica {
         Admitted { cached_tokens, ..self.measure(prompts) }
     }
 
+    /// Tokens of the prompts that are cached now. Changes nothing.
+    pub fn cached_tokens(&self, prompts: &[Prompt]) -> usize {
+        prompts.iter().map(|prompt| self.cache.cached_tokens(prompt)).sum()
+    }
+
     /// How long prompts are, with nothing cached. Changes nothing.
     pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
         let size = self.cache.block_size().tokens();

@@ -110,6 +110,11 @@ impl VirtualReplica {
         self.replica.admit(prompts)
     }
 
+    /// Tokens of the prompts that are cached now. Changes nothing.
+    pub fn cached_tokens(&self, prompts: &[Prompt]) -> usize {
+        self.replica.cached_tokens(prompts)
+    }
+
     /// How long prompts are, with nothing cached. Changes nothing.
     pub fn measure(&self, prompts: &[Prompt]) -> Admitted {
         self.replica.measure(prompts)

@@ -55,6 +55,9 @@ pub struct SimulateArgs {
     /// Blocks that the router can believe of each replica [default: as many as its cache holds]
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     pub belief_blocks: Option<usize>,
+    /// The router knows what every cache holds, as engines' KV events would tell it, in place of what it believes
+    #[arg(long)]
+    pub exact: bool,
     /// Tokens in a block [default: 16; of hash_ids the smallest power of two that explains their counts]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Fleet")]
     pub block_size: Option<i64>,
@@ -222,6 +225,7 @@ impl SimulateArgs {
             replicas: self.decode_replicas.unwrap_or(self.replicas),
             replica: self.replica(block_size)?,
             belief_blocks: self.belief_blocks,
+            exact: self.exact,
             seed: self.seed,
             decisions_shown: self.show_decisions,
             metrics_age: Seconds(not_negative("--metrics-age", self.metrics_age)?),
@@ -328,7 +332,7 @@ mod tests {
     #[test]
     fn every_flag_reaches_the_fleet() {
         let flags = "--decode-replicas 5 --prefill-replicas 2 --threshold 300 --link-gbps 25 --cache-tokens 30 \
-                     --belief-blocks 9 --block-size 4 --slots 2 --prefill-overhead 1 --prefill-tps 50 --decode-tps 20 \
+                     --belief-blocks 9 --exact --block-size 4 --slots 2 --prefill-overhead 1 --prefill-tps 50 --decode-tps 20 \
                      --eviction tail-first --seed 3 --show-decisions 6 --metrics-age 2 --slow-replica 0.5 \
                      --add-replica-at 8 --lose-replica-at 9 --speed 1.5 --burst 16 --output-tokens 70 --warm 11 --window 12";
         let timing = Timing { prefill_overhead: Seconds(0.001), prefill_tokens_per_second: 50.0 };
@@ -344,6 +348,7 @@ mod tests {
             replicas: 5,
             replica,
             belief_blocks: Some(9),
+            exact: true,
             seed: 3,
             decisions_shown: 6,
             metrics_age: Seconds(2.0),

@@ -2,7 +2,7 @@
 
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
-use picker::decide::{Choice, Decision, Rules, choose};
+use picker::decide::{Choice, Decision, Rules, choose, choose_matched};
 use picker::policy::Policy;
 use picker::sessions::Sessions;
 
@@ -144,10 +144,13 @@ impl<'a> Fleet<'a> {
     fn send(&mut self, place: usize, now: Seconds) {
         let workload = self.workload;
         let arrival = &workload.arrivals[place];
-        let mut decision = self.decide(arrival, now);
+        let mut decision = self.decide(place, arrival, now);
         // There is a candidate: the fleet has at least one.
         let Some(best) = decision.take_best() else { return };
         decision.commit(&self.index, best.id);
+        let work =
+            self.members[self.present[best.candidate]].work(self.uncached_tokens(arrival, best.matched));
+        decision.learn(&self.index, work);
         decision.remember(&self.sessions, best.id, micros(now));
         self.give(place, arrival, best, now);
         if self.decisions.len() < self.options.decisions_shown {
@@ -156,13 +159,19 @@ impl<'a> Fleet<'a> {
     }
 
     /// The picker's decision on what a router knows now.
-    fn decide(&mut self, arrival: &Arrival, now: Seconds) -> Decision {
+    fn decide(&mut self, place: usize, arrival: &Arrival, now: Seconds) -> Decision {
         let candidates: Vec<_> =
             self.present.iter().map(|&place| self.members[place].candidate(now)).collect();
         let draw = Draw { seed: self.options.seed, turn: self.turn };
         self.turn += 1;
         let asked = arrival.asked.clone().with_session_at(&self.sessions, micros(now));
-        choose(asked, &candidates, &self.index, &self.rules, draw)
+        if !self.options.exact {
+            return choose(asked, &candidates, &self.index, &self.rules, draw);
+        }
+        let size = self.workload.block_size().tokens();
+        let cached = |&member: &usize| self.members[member].cached_tokens(place, &arrival.prompts);
+        let matched: Vec<_> = self.present.iter().map(|member| (cached(member) / size) as u32).collect();
+        choose_matched(asked, &matched, &candidates, &self.index, &self.rules, draw)
     }
 
     fn give(&mut self, place: usize, arrival: &Arrival, best: Choice, now: Seconds) {

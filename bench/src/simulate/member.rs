@@ -58,6 +58,8 @@ pub(super) struct Elsewhere {
 struct Flight {
     place: usize,
     booked: Booked,
+    /// Seconds that it takes to compute, as the engine will say.
+    work: f64,
     late: Seconds,
     elsewhere: Option<Elsewhere>,
 }
@@ -143,11 +145,25 @@ impl Member {
             waiting: Some(figures.waiting as f64),
             running: Some(figures.running as f64),
             kv_usage: Some(figures.kv_usage),
+            foreign: Some(0.0),
             unseen: unseen.min(in_flight.requests),
             in_flight,
             pace: self.pace(),
         };
         Candidate::new(self.id, load)
+    }
+
+    /// Seconds that computing so many tokens is taken for.
+    pub(super) fn work(&self, uncached_tokens: usize) -> f64 {
+        self.pace().work(uncached_tokens as f64)
+    }
+
+    /// Prompt tokens of a request that the member's cache holds. Changes nothing.
+    pub(super) fn cached_tokens(&self, place: usize, prompts: &[Prompt]) -> usize {
+        match &self.entries {
+            Some(entries) => entries.cached_tokens(place) as usize,
+            None => self.engine.cached_tokens(prompts),
+        }
     }
 
     /// How fast the router takes the member to be.
@@ -164,14 +180,15 @@ impl Member {
     /// Books a request that was looked up, and takes it.
     pub(super) fn take(&mut self, sending: Sending, admitted: Admitted, elsewhere: Option<Elsewhere>) {
         let Sending { place, now, late, uncached_tokens, answer } = sending;
-        let work = self.pace().work(uncached_tokens as f64);
+        let work = self.work(uncached_tokens);
         let uncached_tokens = u32::try_from(uncached_tokens).unwrap_or(u32::MAX);
         let booked = self.ledger.book(Request { uncached_tokens, work }, micros(now));
         let ticket = match elsewhere {
             Some(Elsewhere { whole, .. }) => self.engine.join_remote(now, admitted, whole, answer),
             None => self.engine.join(now, admitted, answer).ticket,
         };
-        self.flights.insert(ticket, Flight { place, booked, late, elsewhere });
+        let work = self.work(admitted.prompt_tokens - admitted.cached_tokens);
+        self.flights.insert(ticket, Flight { place, booked, work, late, elsewhere });
     }
 
     /// All that it has in flight, in the order in which it came. The member is of no more use.
@@ -205,6 +222,7 @@ impl Member {
     ) {
         let Some(flight) = self.flights.get_mut(&ticket) else { return };
         self.ledger.first_token(&mut flight.booked, micros(at));
+        self.ledger.correct(&flight.booked, flight.work, micros(at));
         if flight.elsewhere.is_none() {
             self.prefills.push((at - prefill, prefill));
         }

@@ -15,6 +15,8 @@ pub struct SimulateOptions {
     /// Blocks that the router can believe of each replica; `None` for what its cache holds, as the proxy reads it from the
     /// engine's metrics.
     pub belief_blocks: Option<usize>,
+    /// The router knows what each cache holds, as engines' KV events would tell it, in place of what it believes.
+    pub exact: bool,
     /// Of ties and of the policy `random`.
     pub seed: u64,
     /// How many of the first decisions are kept to be shown.
@@ -77,6 +79,7 @@ impl Default for SimulateOptions {
             replicas: 3,
             replica: ReplicaOptions { eviction: EvictionOrder::HeadFirst, ..ReplicaOptions::default() },
             belief_blocks: None,
+            exact: false,
             seed: 0,
             decisions_shown: 0,
             metrics_age: Seconds(0.0),

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! wait                                what is ahead of the request there
+//! + work * kv                         what a KV cache delays that is nearly full, as much as one request at most
 //! + PRICE * prefill                   computing what the endpoint does not hold; what is shared by many counts less
 //! + contention * (HORIZON * novelty * busy + OVERLOAD * excess)
 //! ```
@@ -39,25 +40,22 @@ const SLACK: f64 = 0.1;
 const BUSY_MIN: f64 = 0.2;
 /// Seconds for an excess of the whole time: a thousandth above the slack outweighs any wait.
 const OVERLOAD: f64 = 5_000.0;
-/// Share of the KV cache from which running requests get in each other's way.
-const KV_TIGHT: f64 = 0.8;
-/// Above it a share is taken for this one.
-const KV_MAX: f64 = 0.99;
 
-/// Columns: `wait`, `prefill`, `balance`, `overload`, in seconds. Ties go where less was computed lately.
+/// Columns: `wait`, `kv`, `prefill`, `balance`, `overload`, in seconds. Ties go where less was computed lately.
 pub(super) fn rank(view: &View<'_>) -> Ranking {
     let count = view.candidates.len() as f64;
     let held = view.matched.iter().copied().max().unwrap_or(0);
     let worth = worth(view.seen, count);
-    let novelty = 1.0 - worth * f64::from(held) / f64::from(view.total.max(1));
+    let novelty = (1.0 - worth * f64::from(held) / f64::from(view.total.max(1))).powi(2);
     let contention = view.seen.contention;
     let loads = || view.candidates.iter().map(|to| &to.load);
     let busy = || loads().map(|load| load.in_flight.busy);
     let limit = (1.0 + SLACK) * (busy().sum::<f64>() / count).max(BUSY_MIN);
 
-    let mut table = Table::new(view.candidates.len(), 4);
+    let mut table = Table::new(view.candidates.len(), 5);
     let worst = Worst::of(view);
     table.fill("wait", -1.0, loads().map(|load| wait(load, worst, view.seen.work)));
+    table.fill("kv", -view.seen.work, loads().map(|load| tightness(load, worst)));
     let missed = |matched: u32| f64::from(view.total - held) + worth * f64::from(held - matched.min(held));
     let tokens = view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);
     table.fill("prefill", -PRICE, loads().zip(tokens).map(|(load, tokens)| load.pace.work(tokens)));
@@ -89,13 +87,16 @@ impl Worst {
     }
 }
 
-/// Seconds until the prompt is begun: what this router has in flight there, what others have waiting, and what a full cache
-/// delays. `work` is what a request takes.
+/// Seconds until the prompt is begun: what this router has in flight there, and what others have waiting. `work` is what a
+/// request takes.
 fn wait(load: &Load, worst: Worst, work: f64) -> f64 {
     let foreign = load.foreign.unwrap_or(worst.foreign);
-    let usage = load.kv_usage.unwrap_or(worst.kv_usage).min(KV_MAX);
-    let tight = (usage - KV_TIGHT).max(0.0) / (1.0 - usage);
-    load.pace.queueing * load.in_flight.backlog + (foreign + tight) * work.max(load.pace.overhead)
+    load.pace.queueing * load.in_flight.backlog + foreign * work.max(load.pace.overhead)
+}
+
+/// How much running requests get in each other's way, 0 to 1: nothing while there is room in the KV cache.
+fn tightness(load: &Load, worst: Worst) -> f64 {
+    load.kv_usage.unwrap_or(worst.kv_usage).clamp(0.0, 1.0).powi(4)
 }
 
 /// Of the time to the first token at the best holder, the share that is waiting.
