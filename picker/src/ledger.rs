@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::pace::Pace;
+
 /// Microseconds of the caller's clock, which never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub u64);
@@ -21,7 +23,7 @@ pub struct InFlight {
     pub uncached_tokens: u64,
     /// Seconds of computing that are left of those, as the pace of the endpoint predicts them.
     pub backlog: f64,
-    /// Seconds of computing that were sent lately, each counted half after [`RECENT_HALF_LIFE`].
+    /// Seconds of computing uncached tokens that were sent lately, each counted half after [`RECENT_HALF_LIFE`].
     pub recent: f64,
     /// The share of the time that makes, since the first request at the earliest: 1 for an endpoint that always computes, more for one
     /// that was sent more than it can.
@@ -39,8 +41,8 @@ const IDLE_BEFORE: f64 = 20.0;
 pub struct Request {
     /// Prompt tokens that the endpoint is not believed to hold.
     pub uncached_tokens: u32,
-    /// Seconds that computing them is predicted to take.
-    pub work: f64,
+    /// How fast the endpoint computes.
+    pub pace: Pace,
 }
 
 /// A booked request; [`Ledger::release`] takes it back, once.
@@ -48,7 +50,9 @@ pub struct Request {
 #[must_use]
 pub struct Booked {
     uncached_tokens: u32,
+    /// In microseconds.
     work: u64,
+    tokens_per_second: f64,
     has_token: bool,
 }
 
@@ -71,8 +75,9 @@ pub struct Ledger {
 impl Ledger {
     /// Books a request that is about to be sent.
     pub fn book(&self, request: Request, now: Micros) -> Booked {
-        let Request { uncached_tokens, work } = request;
-        let work = (work.max(0.0) * 1e6) as u64;
+        let Request { uncached_tokens, pace } = request;
+        let Pace { tokens_per_second, .. } = pace;
+        let work = (pace.work(uncached_tokens.into()).max(0.0) * 1e6) as u64;
         if self.prefilling.fetch_add(1, Ordering::Relaxed) == 0 {
             self.progress.store(now.0, Ordering::Relaxed);
         }
@@ -81,8 +86,8 @@ impl Ledger {
         self.uncached_tokens.fetch_add(uncached_tokens.into(), Ordering::Relaxed);
         self.work.fetch_add(work, Ordering::Relaxed);
         let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
-        self.recent.add(work as f64 / 1e6, now);
-        Booked { uncached_tokens, work, has_token: false }
+        self.recent.add(f64::from(uncached_tokens) / tokens_per_second, now);
+        Booked { uncached_tokens, work, tokens_per_second, has_token: false }
     }
 
     /// The request's first token has come: its prompt is computed.
@@ -95,12 +100,10 @@ impl Ledger {
         }
     }
 
-    /// The engine said what it computed, in seconds: what was sent lately is that, and not what was predicted.
-    pub fn correct(&self, booked: &Booked, work: f64, now: Micros) {
-        let more = work - booked.work as f64 / 1e6;
-        if more.is_finite() {
-            self.recent.add(more, now);
-        }
+    /// The engine said how many tokens it computed: what was sent lately is that, and not what was predicted.
+    pub fn correct(&self, booked: &Booked, uncached_tokens: u32, now: Micros) {
+        let more = f64::from(uncached_tokens) - f64::from(booked.uncached_tokens);
+        self.recent.add(more / booked.tokens_per_second, now);
     }
 
     /// The request has ended, with or without a first token.
@@ -149,7 +152,8 @@ struct Decaying(AtomicU64);
 
 impl Decaying {
     fn add(&self, amount: f64, now: Micros) {
-        let value = (self.now(now) + amount).max(0.0) as f32;
+        let value = self.now(now) + if amount.is_finite() { amount } else { 0.0 };
+        let value = value.max(0.0) as f32;
         self.0.store(u64::from(value.to_bits()) << 32 | millis(now), Ordering::Relaxed);
     }
 
@@ -171,8 +175,10 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
+    /// Tokens that take so many seconds.
     fn request(uncached_tokens: u32, work: f64) -> Request {
-        Request { uncached_tokens, work }
+        let tokens_per_second = f64::from(uncached_tokens) / work;
+        Request { uncached_tokens, pace: Pace { overhead: 0.0, tokens_per_second, queueing: 1.0 } }
     }
 
     #[test]
@@ -207,10 +213,8 @@ mod tests {
     #[test]
     fn what_was_computed_replaces_what_was_predicted() {
         let ledger = Ledger::default();
-        let booked = ledger.book(request(10, 2.0), Micros(0));
-        ledger.correct(&booked, 0.5, Micros(0));
-        assert_eq!(ledger.in_flight(Micros(0)).recent, 0.5);
-        ledger.correct(&booked, f64::NAN, Micros(0));
+        let booked = ledger.book(request(100, 2.0), Micros(0));
+        ledger.correct(&booked, 25, Micros(0));
         assert_eq!(ledger.in_flight(Micros(0)).recent, 0.5);
         ledger.release(booked, Micros(0));
     }

@@ -58,8 +58,8 @@ pub(super) struct Elsewhere {
 struct Flight {
     place: usize,
     booked: Booked,
-    /// Seconds that it takes to compute, as the engine will say.
-    work: f64,
+    /// Tokens that are computed for it, as the engine will say.
+    computed_tokens: u32,
     late: Seconds,
     elsewhere: Option<Elsewhere>,
 }
@@ -180,15 +180,15 @@ impl Member {
     /// Books a request that was looked up, and takes it.
     pub(super) fn take(&mut self, sending: Sending, admitted: Admitted, elsewhere: Option<Elsewhere>) {
         let Sending { place, now, late, uncached_tokens, answer } = sending;
-        let work = self.work(uncached_tokens);
-        let uncached_tokens = u32::try_from(uncached_tokens).unwrap_or(u32::MAX);
-        let booked = self.ledger.book(Request { uncached_tokens, work }, micros(now));
+        let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+        let request = Request { uncached_tokens: count(uncached_tokens), pace: self.pace() };
+        let booked = self.ledger.book(request, micros(now));
         let ticket = match elsewhere {
             Some(Elsewhere { whole, .. }) => self.engine.join_remote(now, admitted, whole, answer),
             None => self.engine.join(now, admitted, answer).ticket,
         };
-        let work = self.work(admitted.prompt_tokens - admitted.cached_tokens);
-        self.flights.insert(ticket, Flight { place, booked, work, late, elsewhere });
+        let computed_tokens = count(admitted.prompt_tokens - admitted.cached_tokens);
+        self.flights.insert(ticket, Flight { place, booked, computed_tokens, late, elsewhere });
     }
 
     /// All that it has in flight, in the order in which it came. The member is of no more use.
@@ -222,7 +222,7 @@ impl Member {
     ) {
         let Some(flight) = self.flights.get_mut(&ticket) else { return };
         self.ledger.first_token(&mut flight.booked, micros(at));
-        self.ledger.correct(&flight.booked, flight.work, micros(at));
+        self.ledger.correct(&flight.booked, flight.computed_tokens, micros(at));
         if flight.elsewhere.is_none() {
             self.prefills.push((at - prefill, prefill));
         }
