@@ -43,6 +43,8 @@ pub struct Request {
     pub uncached_tokens: u32,
     /// How fast the endpoint computes.
     pub pace: Pace,
+    /// Its first token will be seen; else the answer comes whole, and only the pace tells when the prompt is computed.
+    pub is_streamed: bool,
 }
 
 /// A booked request; [`Ledger::release`] takes it back, once.
@@ -53,6 +55,7 @@ pub struct Booked {
     /// In microseconds.
     work: u64,
     tokens_per_second: f64,
+    is_streamed: bool,
     has_token: bool,
 }
 
@@ -62,8 +65,11 @@ pub struct Ledger {
     requests: AtomicU32,
     prefilling: AtomicU32,
     uncached_tokens: AtomicU64,
-    /// Of requests without a first token, in microseconds.
+    /// Streamed requests without a first token, and their computing in microseconds.
+    streams: AtomicU32,
     work: AtomicU64,
+    /// When the prompts of the others are computed, in microseconds.
+    others_until: AtomicU64,
     /// When the endpoint last finished a prompt, or began one after idling.
     progress: AtomicU64,
     sent: AtomicU64,
@@ -75,27 +81,35 @@ pub struct Ledger {
 impl Ledger {
     /// Books a request that is about to be sent.
     pub fn book(&self, request: Request, now: Micros) -> Booked {
-        let Request { uncached_tokens, pace } = request;
+        let Request { uncached_tokens, pace, is_streamed } = request;
         let Pace { tokens_per_second, .. } = pace;
         let work = (pace.work(uncached_tokens.into()).max(0.0) * 1e6) as u64;
-        if self.prefilling.fetch_add(1, Ordering::Relaxed) == 0 {
+        self.prefilling.fetch_add(1, Ordering::Relaxed);
+        if !is_streamed {
+            let until = self.others_until.load(Ordering::Relaxed).max(now.0);
+            self.others_until.store(until.saturating_add(work), Ordering::Relaxed);
+        } else if self.streams.fetch_add(1, Ordering::Relaxed) == 0 {
             self.progress.store(now.0, Ordering::Relaxed);
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.uncached_tokens.fetch_add(uncached_tokens.into(), Ordering::Relaxed);
-        self.work.fetch_add(work, Ordering::Relaxed);
+        self.work.fetch_add(if is_streamed { work } else { 0 }, Ordering::Relaxed);
         let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
         self.recent.add(f64::from(uncached_tokens) / tokens_per_second, now);
-        Booked { uncached_tokens, work, tokens_per_second, has_token: false }
+        Booked { uncached_tokens, work, tokens_per_second, is_streamed, has_token: false }
     }
 
     /// The request's first token has come: its prompt is computed.
     pub fn first_token(&self, booked: &mut Booked, now: Micros) {
-        if !std::mem::replace(&mut booked.has_token, true) {
+        if std::mem::replace(&mut booked.has_token, true) {
+            return;
+        }
+        self.uncached_tokens.fetch_sub(booked.uncached_tokens.into(), Ordering::Relaxed);
+        self.prefilling.fetch_sub(1, Ordering::Relaxed);
+        if booked.is_streamed {
             self.work.fetch_sub(booked.work, Ordering::Relaxed);
-            self.uncached_tokens.fetch_sub(booked.uncached_tokens.into(), Ordering::Relaxed);
-            self.prefilling.fetch_sub(1, Ordering::Relaxed);
+            self.streams.fetch_sub(1, Ordering::Relaxed);
             self.progress.store(now.0, Ordering::Relaxed);
         }
     }
@@ -119,22 +133,28 @@ impl Ledger {
 
     /// What is in flight now.
     ///
-    /// Prompts are taken to be computed one after another: since the last one was finished the endpoint has worked on the
-    /// next, and on no more than that. So a hung endpoint never looks idle.
+    /// Prompts are taken to be computed one after another: since the last first token the endpoint has worked on the next
+    /// stream's prompt, and on no more than that. So an endpoint that hangs does not look idle.
     pub fn in_flight(&self, now: Micros) -> InFlight {
-        let prefilling = self.prefilling.load(Ordering::Relaxed);
-        let work = self.work.load(Ordering::Relaxed);
-        let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
-        let head = work / u64::from(prefilling.max(1));
+        let requests = self.requests.load(Ordering::Relaxed);
         let recent = self.recent.now(now);
         InFlight {
-            requests: self.requests.load(Ordering::Relaxed),
-            prefilling,
+            requests,
+            prefilling: self.prefilling.load(Ordering::Relaxed),
             uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
-            backlog: (work - spent.min(head)) as f64 / 1e6,
+            backlog: if requests > 0 { self.backlog(now) as f64 / 1e6 } else { 0.0 },
             recent,
             busy: recent / self.lifetime(now),
         }
+    }
+
+    /// In microseconds.
+    fn backlog(&self, now: Micros) -> u64 {
+        let work = self.work.load(Ordering::Relaxed);
+        let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
+        let head = work / u64::from(self.streams.load(Ordering::Relaxed).max(1));
+        let others = self.others_until.load(Ordering::Relaxed).saturating_sub(now.0);
+        work - spent.min(head) + others
     }
 
     /// Seconds that `recent` is a sum over, the older the less they count, as its parts do.
@@ -178,7 +198,8 @@ mod tests {
     /// Tokens that take so many seconds.
     fn request(uncached_tokens: u32, work: f64) -> Request {
         let tokens_per_second = f64::from(uncached_tokens) / work;
-        Request { uncached_tokens, pace: Pace { overhead: 0.0, tokens_per_second, queueing: 1.0 } }
+        let pace = Pace { overhead: 0.0, tokens_per_second, queueing: 1.0 };
+        Request { uncached_tokens, pace, is_streamed: true }
     }
 
     #[test]
@@ -208,6 +229,21 @@ mod tests {
         for (at, recent) in [(0, 2.0), (RECENT_HALF_LIFE.0, 1.0), (2 * RECENT_HALF_LIFE.0, 0.5)] {
             assert_eq!(ledger.in_flight(Micros(at)).recent, recent);
         }
+    }
+
+    #[test]
+    fn a_prompt_whose_answer_comes_whole_is_computed_when_the_pace_says() {
+        let ledger = Ledger::default();
+        let whole = || Request { is_streamed: false, ..request(10, 1.0) };
+        let held = [(); 2].map(|()| ledger.book(whole(), Micros(0)));
+        for (at, backlog) in [(0, 2.0), (SECOND / 2, 1.5), (2 * SECOND, 0.0), (9 * SECOND, 0.0)] {
+            assert_eq!(ledger.in_flight(Micros(at)).backlog, backlog, "the answers are still being made");
+        }
+        assert_eq!(ledger.in_flight(Micros(9 * SECOND)).prefilling, 2);
+        let late = ledger.book(whole(), Micros(9 * SECOND));
+        assert_eq!(ledger.in_flight(Micros(9 * SECOND)).backlog, 1.0);
+        held.into_iter().chain([late]).for_each(|booked| ledger.release(booked, Micros(9 * SECOND)));
+        assert_eq!(ledger.in_flight(Micros(9 * SECOND)).backlog, 0.0, "nothing is in flight");
     }
 
     #[test]

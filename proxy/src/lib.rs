@@ -2,12 +2,14 @@
 //!
 //! The folders read as the path of a request: [`mod@serve`] binds the listeners, `request` reads a body whole, decides,
 //! forwards the original bytes and streams the answer back; `endpoints` is the fleet and what its engines last said;
-//! `upstream` is one HTTP/1.1 exchange with an engine; `admin` is what operators see.
+//! `upstream` is one HTTP/1.1 exchange with an engine; `learn` is what answers teach; `admin` is what operators see.
 
 mod admin;
 mod client;
+mod clock;
 mod drain;
 mod endpoints;
+mod learn;
 mod memory;
 mod metrics;
 mod request;

@@ -12,12 +12,16 @@ use picker::read::{Api, Unreadable};
 
 const DECISION: &str = "prefixroute_decision_seconds";
 const FIRST_BYTE: &str = "prefixroute_first_byte_seconds";
+const PREDICTION_ERROR: &str = "prefixroute_prediction_error_ratio";
 
 /// From 250 ns: a decision's own time is the claim that the router makes.
 const DECISION_BUCKETS: [f64; 14] =
     [250e-9, 500e-9, 1e-6, 2e-6, 4e-6, 8e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 10e-3];
 const FIRST_BYTE_BUCKETS: [f64; 16] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// Shares of a prompt.
+const PREDICTION_ERROR_BUCKETS: [f64; 10] = [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0];
 
 /// What the router answered by itself, or how an exchange ended badly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +100,18 @@ pub(crate) struct EndpointMetrics {
     pub(crate) index_capacity_blocks: Gauge,
     pub(crate) index_evictions: Counter,
     pub(crate) scrapes: [Counter; 2],
+    pub(crate) prefilling: Gauge,
+    pub(crate) uncached_tokens: Gauge,
+    pub(crate) backlog_seconds: Gauge,
+    pub(crate) overhead_seconds: Gauge,
+    pub(crate) tokens_per_second: Gauge,
+    pub(crate) queueing: Gauge,
+    /// Of prompts whose answers told what was cached: predicted, cached, all; in the engine's tokens.
+    pub(crate) predicted_tokens: Counter,
+    pub(crate) cached_tokens: Counter,
+    pub(crate) prompt_tokens: Counter,
+    pub(crate) truncations: Counter,
+    pub(crate) drops: Counter,
 }
 
 impl Metrics {
@@ -105,6 +121,12 @@ impl Metrics {
             .set_buckets_for_metric(Matcher::Full(DECISION.to_owned()), &DECISION_BUCKETS)
             .and_then(|it| {
                 it.set_buckets_for_metric(Matcher::Full(FIRST_BYTE.to_owned()), &FIRST_BYTE_BUCKETS)
+            })
+            .and_then(|it| {
+                it.set_buckets_for_metric(
+                    Matcher::Full(PREDICTION_ERROR.to_owned()),
+                    &PREDICTION_ERROR_BUCKETS,
+                )
             })
             .expect("the bucket lists are not empty");
         let recorder = builder.build_recorder();
@@ -160,6 +182,11 @@ impl Metrics {
         self.handles.first_byte.record(seconds);
     }
 
+    /// A prediction was off by this share of the prompt.
+    pub(crate) fn predicted(&self, error: f64) {
+        self.handles.prediction_error.record(error);
+    }
+
     pub(crate) fn index(&self, memory: Memory) {
         self.handles.index_bytes.set(memory.bytes as f64);
         self.handles.index_bytes_max.set(memory.bytes_max as f64);
@@ -184,6 +211,7 @@ struct Handles {
     retries: Counter,
     decision: Histogram,
     first_byte: Histogram,
+    prediction_error: Histogram,
     index_bytes: Gauge,
     index_bytes_max: Gauge,
     memo_bytes: Gauge,
@@ -201,6 +229,7 @@ impl Handles {
             retries: counter!("prefixroute_retries_total"),
             decision: histogram!(DECISION),
             first_byte: histogram!(FIRST_BYTE),
+            prediction_error: histogram!(PREDICTION_ERROR),
             index_bytes: gauge!("prefixroute_index_bytes"),
             index_bytes_max: gauge!("prefixroute_index_bytes_max"),
             memo_bytes: gauge!("prefixroute_memo_bytes"),
@@ -227,6 +256,17 @@ impl EndpointMetrics {
             index_evictions: counter!("prefixroute_index_evictions_total", "endpoint" => name.clone()),
             scrapes: ["ok", "failed"]
                 .map(|outcome| labelled("outcome", "prefixroute_endpoint_scrapes_total", outcome)),
+            prefilling: gauge!("prefixroute_endpoint_prefilling", "endpoint" => name.clone()),
+            uncached_tokens: gauge!("prefixroute_endpoint_uncached_tokens", "endpoint" => name.clone()),
+            backlog_seconds: gauge!("prefixroute_endpoint_backlog_seconds", "endpoint" => name.clone()),
+            overhead_seconds: gauge!("prefixroute_endpoint_overhead_seconds", "endpoint" => name.clone()),
+            tokens_per_second: gauge!("prefixroute_endpoint_tokens_per_second", "endpoint" => name.clone()),
+            queueing: gauge!("prefixroute_endpoint_queueing", "endpoint" => name.clone()),
+            predicted_tokens: counter!("prefixroute_predicted_tokens_total", "endpoint" => name.clone()),
+            cached_tokens: counter!("prefixroute_cached_tokens_total", "endpoint" => name.clone()),
+            prompt_tokens: counter!("prefixroute_prompt_tokens_total", "endpoint" => name.clone()),
+            truncations: counter!("prefixroute_belief_truncations_total", "endpoint" => name.clone()),
+            drops: counter!("prefixroute_belief_drops_total", "endpoint" => name.clone()),
         }
     }
 }
@@ -256,7 +296,10 @@ fn describe() {
         "Blocks that the chosen endpoint was believed to hold."
     );
     describe_counter!("prefixroute_prompt_blocks_total", "Blocks of the prompts sent to an endpoint.");
-    describe_gauge!("prefixroute_endpoint_usable", "1 when the last connect to the endpoint succeeded.");
+    describe_gauge!(
+        "prefixroute_endpoint_usable",
+        "1 when the last connect to the endpoint succeeded and its engine is awake."
+    );
     describe_gauge!(
         "prefixroute_endpoint_in_flight",
         "Requests that this router has in flight at an endpoint."
@@ -278,4 +321,33 @@ fn describe() {
     );
     describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");
     describe_counter!("prefixroute_endpoint_scrapes_total", "Scrapes of an endpoint's /metrics, by outcome.");
+    describe_learning();
+}
+
+fn describe_learning() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_gauge!("prefixroute_endpoint_prefilling", "Requests in flight without a first token.");
+    describe_gauge!("prefixroute_endpoint_uncached_tokens", "Uncached prompt tokens of those.");
+    describe_gauge!(
+        "prefixroute_endpoint_backlog_seconds",
+        "Seconds of computing that those are predicted to take."
+    );
+    describe_gauge!("prefixroute_endpoint_overhead_seconds", "Seconds that every prompt takes, as learned.");
+    describe_gauge!("prefixroute_endpoint_tokens_per_second", "Uncached prompt tokens a second, as learned.");
+    describe_gauge!(
+        "prefixroute_endpoint_queueing",
+        "Share of the prompts ahead that one waits for, as learned."
+    );
+    describe_histogram!(
+        PREDICTION_ERROR,
+        "Predicted less reported cached tokens, without the sign, as a share of the prompt."
+    );
+    describe_counter!("prefixroute_predicted_tokens_total", "Prompt tokens that should have been cached.");
+    describe_counter!("prefixroute_cached_tokens_total", "Prompt tokens that were, as the engine reported.");
+    describe_counter!("prefixroute_prompt_tokens_total", "Prompt tokens of the answers that told.");
+    describe_counter!("prefixroute_belief_truncations_total", "Prompts that lost credit after a shortfall.");
+    describe_counter!(
+        "prefixroute_belief_drops_total",
+        "Times that an endpoint's whole belief was dropped: restart, sleep, refused connects, misses."
+    );
 }

@@ -8,16 +8,19 @@ use arc_swap::ArcSwap;
 use config::Config;
 use picker::belief::{EndpointId, Index, JoinError};
 use picker::chance::Draw;
-use picker::decide::{Ask, Decision, Refusal, Rules, decide_recalling};
+use picker::decide::{Ask, Asked, Decision, Refusal, Rules, choose};
 use picker::memo::Memo;
 use picker::read::Api;
 use picker::score::Candidate;
+use picker::sessions::Sessions;
 use tokio::sync::Semaphore;
 
 use crate::admin::recent::Recent;
+use crate::clock::Clock;
 use crate::drain::Connections;
 use crate::endpoints::Endpoint;
 use crate::endpoints::load::Sample;
+use crate::learn::tokens::Ratios;
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 
@@ -48,7 +51,11 @@ pub(crate) struct Router {
     pub(crate) draining: AtomicBool,
     /// Connections of clients, over all listeners.
     pub(crate) connections: Connections,
-    started: Instant,
+    /// Prompt text to a token, by model.
+    pub(crate) ratios: Ratios,
+    /// Where each session was sent last.
+    pub(crate) sessions: Sessions,
+    pub(crate) clock: Clock,
     turns: AtomicU64,
     next_probe_ms: AtomicU64,
 }
@@ -97,29 +104,30 @@ impl Router {
             bodies: Arc::new(Semaphore::new(config.limits.bodies_bytes_max / PERMIT_BYTES)),
             draining: AtomicBool::new(false),
             connections: Connections::default(),
-            started: Instant::now(),
+            ratios: Ratios::default(),
+            sessions: Sessions::default(),
+            clock: Clock::start(),
             turns: AtomicU64::new(0),
             next_probe_ms: AtomicU64::new(0),
             config,
         }))
     }
 
-    /// Milliseconds of the router's own clock.
-    pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Who can be used: those that the last connect reached, or all when there is none (fail open).
+    /// Who can be used: those that the last connect reached and that are awake, or all when there is none (fail open).
     pub(crate) fn candidates(&self) -> Candidates {
         let fleet = self.fleet.load_full();
         let now = Instant::now();
         let stale_after = self.config.pool.load.stale_after;
-        let any_reachable = fleet.iter().any(|endpoint| endpoint.reachable());
-        let list = fleet
-            .iter()
-            .filter(|endpoint| endpoint.reachable() || !any_reachable)
-            .map(|endpoint| Candidate::new(endpoint.id, endpoint.load(now, stale_after)))
-            .collect();
+        let candidate = |endpoint: &Arc<Endpoint>| Candidate {
+            id: endpoint.id,
+            load: endpoint.load(now, self.clock, stale_after),
+            adapters: endpoint.adapters(),
+        };
+        let usable = fleet.iter().filter(|endpoint| endpoint.usable(now, stale_after));
+        let mut list: Vec<_> = usable.map(candidate).collect();
+        if list.is_empty() {
+            list = fleet.iter().map(candidate).collect();
+        }
         Candidates { fleet, list }
     }
 
@@ -141,7 +149,9 @@ impl Router {
         turn: u64,
     ) -> Result<Decision, Refusal> {
         let draw = Draw { seed: self.config.pool.seed, turn };
-        decide_recalling(ask, Some(&self.memo), &candidates.list, &self.index, &self.rules, draw)
+        let asked = Asked::read(ask, Some(&self.memo), &self.rules)?;
+        let asked = asked.with_session_at(&self.sessions, self.clock.now());
+        Ok(choose(asked, &candidates.list, &self.index, &self.rules, draw))
     }
 
     /// Remembers how a request began that is on its way. Mostly next to nothing; now and then its body is read once more.
@@ -153,7 +163,7 @@ impl Router {
     /// flight: about one request a second goes to such a one. Scores alone would never send it any, and stale metrics
     /// are no outage.
     pub(crate) fn due_for_probe(&self, candidates: &Candidates) -> Option<EndpointId> {
-        let (now, next) = (self.now_ms(), self.next_probe_ms.load(Ordering::Relaxed));
+        let (now, next) = (self.clock.millis(), self.next_probe_ms.load(Ordering::Relaxed));
         let unknown = |to: &&Candidate| to.load.waiting.or(to.load.running).or(to.load.kv_usage).is_none();
         if now < next || candidates.list.iter().all(|to| unknown(&to)) {
             return None;
@@ -174,7 +184,7 @@ impl Router {
     /// Blocks of belief for an endpoint: what its engine's cache holds, else what is configured.
     pub(crate) fn capacity_blocks(&self, sample: &Sample) -> usize {
         let block = self.rules.block.tokens() as u64;
-        let told = sample.capacity_tokens().map(|tokens| (tokens / block).max(1));
+        let told = sample.capacity_tokens.map(|tokens| (tokens / block).max(1));
         let told = told.and_then(|blocks| usize::try_from(blocks).ok());
         told.map_or(self.config.pool.index.capacity_blocks, |blocks| {
             blocks.min(config::defaults::ENGINE_BLOCKS_MAX)
@@ -183,7 +193,8 @@ impl Router {
 
     /// Whether a new request would find an endpoint.
     pub(crate) fn ready(&self) -> bool {
+        let stale_after = self.config.pool.load.stale_after;
         !self.draining.load(Ordering::Relaxed)
-            && self.fleet.load().iter().any(|endpoint| endpoint.reachable())
+            && self.fleet.load().iter().any(|endpoint| endpoint.usable(Instant::now(), stale_after))
     }
 }

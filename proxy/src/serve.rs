@@ -35,7 +35,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of HTTP/2's client preface (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How often recorded samples are folded into histograms and idle connections are swept.
+/// How often recorded samples are folded into histograms, idle connections are swept and paces are fitted.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// A listener that could not be bound.
@@ -193,6 +193,7 @@ async fn upkeep(router: Arc<Router>) {
         router.metrics.upkeep();
         router.upstream.sweep();
         router.scraper.sweep();
+        router.fit_paces();
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Request<'a> {
 pub(crate) enum ConnectError {
     #[error("connect timed out")]
     Timeout,
+    #[error("connect refused")]
+    Refused,
     #[error("connect failed")]
     Failed,
 }
@@ -124,7 +126,10 @@ impl Upstream {
     /// A new connection.
     pub(crate) async fn connect_anew(&self, engine: SocketAddr) -> Result<Connection, ConnectError> {
         let stream = timeout(self.connect, TcpStream::connect(engine)).await;
-        let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|_| ConnectError::Failed)?;
+        let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => ConnectError::Refused,
+            _ => ConnectError::Failed,
+        })?;
         stream.set_nodelay(true).map_err(|_| ConnectError::Failed)?;
         Ok(Connection { stream: Box::new(Tcp::from(stream)), reused: false, engine })
     }

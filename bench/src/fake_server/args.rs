@@ -26,6 +26,9 @@ pub struct FakeServerArgs {
     /// Blocks the cache holds
     #[arg(long, default_value_t = 64)]
     pub cache_blocks: usize,
+    /// Blocks it says the cache holds, if that is not the truth
+    #[arg(long)]
+    pub told_cache_blocks: Option<usize>,
     /// Tokens in a block
     #[arg(long, default_value_t = 16, allow_negative_numbers = true)]
     pub block_size: i64,
@@ -73,6 +76,7 @@ impl FakeServerArgs {
                 slots: self.slots,
                 timing,
             },
+            told_cache_blocks: self.told_cache_blocks,
             inter_token: Duration::from_secs_f64(inter_token.min(1e9) / 1e3),
         })
     }

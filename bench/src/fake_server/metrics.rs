@@ -89,13 +89,14 @@ impl Page {
 
     fn cache_config(&mut self, engine: &Engine) {
         let replica = engine.options.replica;
-        let (size, blocks) = (replica.block_size.tokens(), replica.cache_blocks);
+        let size = replica.block_size.tokens();
+        let blocks = engine.options.told_cache_blocks.unwrap_or(replica.cache_blocks);
         let name = "vllm:cache_config_info";
         self.head(name, "gauge", "Information of the LLMEngine CacheConfig");
         let labels = format!(
             "block_size=\"{size}\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"0\",\
              kv_cache_size_tokens=\"{}\",num_gpu_blocks=\"{blocks}\",prefix_caching_hash_algo=\"xxhash\"",
-            size * blocks
+            size.saturating_mul(blocks)
         );
         let _ = writeln!(self.text, "{name}{{{labels}}} 1.0");
     }

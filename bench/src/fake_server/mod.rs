@@ -61,6 +61,8 @@ pub struct FakeServerOptions {
     pub models: Vec<String>,
     /// The engine behind it.
     pub replica: ReplicaOptions,
+    /// Blocks that it says its cache holds; `None` for the truth. For routers that must find out.
+    pub told_cache_blocks: Option<usize>,
     /// Time between two tokens of an answer. The request keeps its lane until the last.
     pub inter_token: Duration,
 }
@@ -73,6 +75,7 @@ impl Default for FakeServerOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             models: vec!["cc-sim".to_owned()],
             replica: ReplicaOptions::default(),
+            told_cache_blocks: None,
             inter_token: Duration::ZERO,
         }
     }

@@ -3,6 +3,7 @@
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Choice, Decision, Rules, choose, choose_matched};
+use picker::pace::Pace;
 use picker::policy::Policy;
 use picker::sessions::Sessions;
 
@@ -13,6 +14,8 @@ use super::workload::{Arrival, Workload, rules};
 use super::{PlayError, SimulateOptions, Split};
 use crate::engine::{Admitted, PrefillPool, Seconds};
 
+/// Time between two fits of what first tokens teach, as in the proxy.
+const FIT_INTERVAL: Seconds = Seconds(1.0);
 /// Requests from one word on the progress to the next.
 const PROGRESS_STEP: usize = 500;
 
@@ -32,6 +35,8 @@ pub(super) struct Fleet<'a> {
     /// What is still to befall the fleet, the next one last.
     changes: Vec<(Seconds, Change)>,
     pool: Option<(Split, PrefillPool)>,
+    /// When paces are fitted next.
+    next_fit: Seconds,
     /// Decisions so far.
     turn: u64,
     served: Vec<Served>,
@@ -65,6 +70,7 @@ impl<'a> Fleet<'a> {
             present: Vec::with_capacity(options.replicas_ever()),
             changes: changes(options),
             pool: pool(options),
+            next_fit: Seconds(0.0),
             turn: 0,
             served: vec![Served::default(); workload.len()],
             lost: 0,
@@ -99,6 +105,18 @@ impl<'a> Fleet<'a> {
     fn catch_up(&mut self, now: Seconds) {
         for &place in &self.present {
             self.members[place].catch_up(now, &mut self.served);
+        }
+        if now >= self.next_fit {
+            self.next_fit = now + FIT_INTERVAL;
+            self.fit_paces();
+        }
+    }
+
+    fn fit_paces(&mut self) {
+        let learned = || self.present.iter().filter_map(|&place| self.members[place].learned());
+        let usual = Pace::median(learned()).unwrap_or_default();
+        for &place in &self.present {
+            self.members[place].fit(&usual);
         }
     }
 

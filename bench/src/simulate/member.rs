@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use picker::belief::EndpointId;
 use picker::ledger::{Booked, Ledger, Micros, Request};
 use picker::load::Load;
-use picker::pace::Pace;
+use picker::pace::{Learner, Observation, Pace};
 use picker::score::Candidate;
 
 use super::run::Served;
@@ -24,6 +24,8 @@ pub(super) struct Member {
     scrapes: Scrapes,
     scraped: Scraped,
     flights: HashMap<Ticket, Flight>,
+    learner: Learner,
+    /// How fast the router takes it to be.
     pace: Pace,
     /// Prompts that it computed: when each began, and for how long.
     prefills: Vec<(Seconds, Seconds)>,
@@ -60,6 +62,9 @@ struct Flight {
     booked: Booked,
     /// Tokens that are computed for it, as the engine will say.
     computed_tokens: u32,
+    /// When it was booked, and the seconds of other prompts that were ahead.
+    sent: Seconds,
+    backlog: f64,
     late: Seconds,
     elsewhere: Option<Elsewhere>,
 }
@@ -116,7 +121,8 @@ impl Member {
             scrapes,
             scraped: Scraped { at: scrapes.joined, ..Scraped::default() },
             flights: HashMap::new(),
-            pace: true_pace(options),
+            learner: Learner::default(),
+            pace: Pace::default(),
             prefills: Vec::new(),
         }
     }
@@ -148,14 +154,14 @@ impl Member {
             foreign: Some(0.0),
             unseen: unseen.min(in_flight.requests),
             in_flight,
-            pace: self.pace(),
+            pace: self.pace,
         };
         Candidate::new(self.id, load)
     }
 
     /// Seconds that computing so many tokens is taken for.
     pub(super) fn work(&self, uncached_tokens: usize) -> f64 {
-        self.pace().work(uncached_tokens as f64)
+        self.pace.work(uncached_tokens as f64)
     }
 
     /// Prompt tokens of a request that the member's cache holds. Changes nothing.
@@ -166,9 +172,15 @@ impl Member {
         }
     }
 
-    /// How fast the router takes the member to be.
-    fn pace(&self) -> Pace {
-        self.pace
+    /// What first tokens have taught.
+    pub(super) fn learned(&self) -> Option<Pace> {
+        self.learner.learned()
+    }
+
+    /// Learns its pace anew; without first tokens of its own it is taken for one of the fleet.
+    pub(super) fn fit(&mut self, fleet: &Pace) {
+        let _ = self.learner.fit(fleet);
+        self.pace = self.learner.learned().unwrap_or(*fleet);
     }
 
     /// Looks a request's prompts up in the member's cache and fills it with them.
@@ -181,14 +193,16 @@ impl Member {
     pub(super) fn take(&mut self, sending: Sending, admitted: Admitted, elsewhere: Option<Elsewhere>) {
         let Sending { place, now, late, uncached_tokens, answer } = sending;
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
-        let request = Request { uncached_tokens: count(uncached_tokens), pace: self.pace() };
+        let request = Request { uncached_tokens: count(uncached_tokens), pace: self.pace, is_streamed: true };
+        let backlog = self.ledger.in_flight(micros(now)).backlog;
         let booked = self.ledger.book(request, micros(now));
         let ticket = match elsewhere {
             Some(Elsewhere { whole, .. }) => self.engine.join_remote(now, admitted, whole, answer),
             None => self.engine.join(now, admitted, answer).ticket,
         };
         let computed_tokens = count(admitted.prompt_tokens - admitted.cached_tokens);
-        self.flights.insert(ticket, Flight { place, booked, computed_tokens, late, elsewhere });
+        self.flights
+            .insert(ticket, Flight { place, booked, computed_tokens, sent: now, backlog, late, elsewhere });
     }
 
     /// All that it has in flight, in the order in which it came. The member is of no more use.
@@ -225,6 +239,8 @@ impl Member {
         self.ledger.correct(&flight.booked, flight.computed_tokens, micros(at));
         if flight.elsewhere.is_none() {
             self.prefills.push((at - prefill, prefill));
+            let (uncached_tokens, seconds) = (f64::from(flight.computed_tokens), (at - flight.sent).0);
+            self.learner.observe(Observation { uncached_tokens, backlog: flight.backlog, seconds });
         }
         let served = &mut served[flight.place];
         // A request that was sent again has its first token already if its stream broke.
@@ -241,16 +257,6 @@ impl Member {
         if let Some((_, end)) = &mut served[flight.place].answer {
             *end = at;
         }
-    }
-}
-
-/// What a router would have learned of such a replica, after a while.
-fn true_pace(options: ReplicaOptions) -> Pace {
-    let ReplicaOptions { timing, slots, .. } = options;
-    Pace {
-        overhead: timing.prefill_overhead.0,
-        tokens_per_second: timing.prefill_tokens_per_second,
-        queueing: 1.0 / slots.max(1) as f64,
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! wait                                what is ahead of the request there
+//! + ANSWERING * in flight             what requests that only answer delay it by
 //! + work * kv                         what a KV cache delays that is nearly full, as much as one request at most
 //! + PRICE * prefill                   computing what the endpoint does not hold; what is shared by many counts less
 //! + contention * (HORIZON * novelty * busy + OVERLOAD * excess)
@@ -24,24 +25,26 @@ use crate::load::Load;
 use crate::score::View;
 use crate::traffic::Seen;
 
+/// Seconds that a request in flight delays another by while its answer is made.
+const ANSWERING: f64 = 0.000_5;
 /// What a second of computing counts beside a second of waiting.
-const PRICE: f64 = 4.0;
+const PRICE: f64 = 3.5;
 /// Forks at one place, in a replica's fair share of all, from which a shared beginning counts half.
-const SHARED_BY: f64 = 1.0;
+const SHARED_BY: f64 = 3.0;
 /// How sharply.
 const SHARED_POWER: i32 = 4;
-/// The least that a replica's fair share is taken for: two prompts are no crowd.
-const FORKS_MIN: f64 = 2.0;
+/// The least that a replica's fair share is taken for: a few prompts are no crowd.
+const FORKS_MIN: f64 = 1.0;
 /// Seconds that a new prompt may wait for its first token to find an endpoint that was idle in place of one always busy.
-const HORIZON: f64 = 30.0;
+const HORIZON: f64 = 100.0;
 /// How far above the mean an endpoint may be busy.
 const SLACK: f64 = 0.1;
 /// Below this share of the time an endpoint is never overloaded.
 const BUSY_MIN: f64 = 0.2;
-/// Seconds for an excess of the whole time: a thousandth above the slack outweighs any wait.
-const OVERLOAD: f64 = 5_000.0;
+/// Seconds for an excess of the whole time: a hundredth above the slack outweighs most misses.
+const OVERLOAD: f64 = 1_000.0;
 
-/// Columns: `wait`, `kv`, `prefill`, `balance`, `overload`, in seconds. Ties go where less was computed lately.
+/// Columns: `wait`, `prefill`, `balance` and `overload` in seconds, `in-flight` in requests, `kv` as a share. Ties go where less was computed lately.
 pub(super) fn rank(view: &View<'_>) -> Ranking {
     let count = view.candidates.len() as f64;
     let held = view.matched.iter().copied().max().unwrap_or(0);
@@ -52,9 +55,10 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     let busy = || loads().map(|load| load.in_flight.busy);
     let limit = (1.0 + SLACK) * (busy().sum::<f64>() / count).max(BUSY_MIN);
 
-    let mut table = Table::new(view.candidates.len(), 5);
+    let mut table = Table::new(view.candidates.len(), 6);
     let worst = Worst::of(view);
     table.fill("wait", -1.0, loads().map(|load| wait(load, worst, view.seen.work)));
+    table.fill("in-flight", -ANSWERING, loads().map(|load| load.in_flight.requests.into()));
     table.fill("kv", -view.seen.work, loads().map(|load| tightness(load, worst)));
     let missed = |matched: u32| f64::from(view.total - held) + worth * f64::from(held - matched.min(held));
     let tokens = view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);

@@ -20,7 +20,8 @@ use pingora_core::server::ShutdownWatch;
 use pingora_http::{RequestHeader, ResponseHeader};
 use serde_json::{Value, json};
 
-use crate::request::{head, read, reply, reusable};
+use crate::endpoints::Endpoint;
+use crate::request::{head, read, reply, reusable, session_id};
 use crate::router::Router;
 
 const STATE: &str = "/prefixroute/state";
@@ -103,21 +104,37 @@ impl Admin {
 
     fn metrics(&self) -> Page {
         for endpoint in self.router.fleet.load().iter() {
-            let metrics = &endpoint.metrics;
-            metrics.usable.set(f64::from(u8::from(endpoint.reachable())));
-            metrics.in_flight.set(f64::from(endpoint.in_flight()));
-            let (ok, failed, _) = endpoint.scrapes();
-            metrics.scrapes[0].absolute(ok);
-            metrics.scrapes[1].absolute(failed);
-            if let Some(size) = self.router.index.size(endpoint.id) {
-                metrics.index_blocks.set(size.blocks as f64);
-                metrics.index_capacity_blocks.set(size.capacity as f64);
-                metrics.index_evictions.absolute(size.evicted);
-            }
+            self.measure(endpoint);
         }
         self.router.metrics.index(self.router.index.memory());
         self.router.metrics.memo(&self.router.memo);
         Page { status: 200, content_type: "text/plain; version=0.0.4", body: self.router.metrics.render() }
+    }
+
+    /// Sets an endpoint's figures that are not counted as they happen.
+    fn measure(&self, endpoint: &Endpoint) {
+        let (metrics, now) = (&endpoint.metrics, Instant::now());
+        let usable = endpoint.usable(now, self.router.config.pool.load.stale_after);
+        metrics.usable.set(f64::from(u8::from(usable)));
+        let in_flight = endpoint.in_flight(self.router.clock.at(now));
+        metrics.in_flight.set(f64::from(in_flight.requests));
+        metrics.prefilling.set(f64::from(in_flight.prefilling));
+        metrics.uncached_tokens.set(in_flight.uncached_tokens as f64);
+        metrics.backlog_seconds.set(in_flight.backlog);
+        let pace = endpoint.pace.load();
+        metrics.overhead_seconds.set(pace.overhead);
+        metrics.tokens_per_second.set(pace.tokens_per_second);
+        metrics.queueing.set(pace.queueing);
+        metrics.truncations.absolute(endpoint.trust.truncations());
+        metrics.drops.absolute(endpoint.trust.drops());
+        let (ok, failed, _) = endpoint.scrapes();
+        metrics.scrapes[0].absolute(ok);
+        metrics.scrapes[1].absolute(failed);
+        if let Some(size) = self.router.index.size(endpoint.id) {
+            metrics.index_blocks.set(size.blocks as f64);
+            metrics.index_capacity_blocks.set(size.capacity as f64);
+            metrics.index_evictions.absolute(size.evicted);
+        }
     }
 
     /// The decision that a body would get now. `?path=` names the API, chat completions by default.
@@ -132,7 +149,7 @@ impl Admin {
         };
         let candidates = self.router.candidates();
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"", session: b"" };
+        let ask = Ask { api, body: &body.bytes, tenant: b"", session: session_id(session.req_header()) };
         match self.router.decide(&ask, &candidates, self.router.turns()) {
             Ok(made) => {
                 let took = started.elapsed();

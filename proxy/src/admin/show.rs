@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use picker::belief::Size;
 use picker::decide::{Choice, Decision, Reading};
+use picker::load::Load;
 use picker::read::Api;
 use serde_json::{Value, json};
 
@@ -45,6 +46,11 @@ pub(super) fn state(router: &Router) -> Value {
             "bytes": router.memo.bytes(),
             "bytes_max": picker::memo::BYTES_MAX,
         },
+        "models": router.ratios.map(|model, ratio| json!({
+            "model": model,
+            "router_tokens_per_token": ratio.ratio,
+            "answers": ratio.answers,
+        })),
         "decisions": router.recent.map(|entry| recent(router, entry)),
     })
 }
@@ -52,15 +58,16 @@ pub(super) fn state(router: &Router) -> Value {
 fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
     let now = Instant::now();
     let stale_after = router.config.pool.load.stale_after;
-    let load = endpoint.load(now, stale_after);
+    let load = endpoint.load(now, router.clock, stale_after);
     let sample = endpoint.sample.load();
     let sample = sample.as_deref();
     let size = router.index.size(endpoint.id);
     let (ok, failed, last_error) = endpoint.scrapes();
-    json!({
+    let mut shown = json!({
         "name": endpoint.name,
         "url": endpoint.url.to_string(),
-        "usable": endpoint.reachable(),
+        "usable": endpoint.usable(now, stale_after),
+        "asleep": endpoint.asleep(now, stale_after),
         "waiting": load.waiting,
         "running": load.running,
         "kv_usage": load.kv_usage,
@@ -73,7 +80,31 @@ fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
         "num_gpu_blocks": sample.and_then(|sample| sample.num_gpu_blocks),
         "scrapes": {"ok": ok, "failed": failed},
         "last_error": last_error,
-    })
+    });
+    if let Value::Object(shown) = &mut shown {
+        shown.extend(learned(endpoint, &load));
+    }
+    shown
+}
+
+/// What is in flight and what was learned.
+fn learned(endpoint: &Endpoint, load: &Load) -> serde_json::Map<String, Value> {
+    let Load { in_flight, pace, unseen, .. } = load;
+    let members = json!({
+        "unseen": unseen,
+        "prefilling": in_flight.prefilling,
+        "uncached_tokens": in_flight.uncached_tokens,
+        "backlog_seconds": in_flight.backlog,
+        "recent_seconds": in_flight.recent,
+        "pace": {
+            "learned": endpoint.pace.learned().is_some(),
+            "overhead_seconds": pace.overhead,
+            "tokens_per_second": pace.tokens_per_second,
+            "queueing": pace.queueing,
+        },
+        "belief": {"truncations": endpoint.trust.truncations(), "drops": endpoint.trust.drops()},
+    });
+    if let Value::Object(members) = members { members } else { serde_json::Map::new() }
 }
 
 fn recent(router: &Router, entry: &Entry) -> Value {

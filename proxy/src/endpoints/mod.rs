@@ -1,23 +1,31 @@
 //! The fleet: endpoints, whether they can be used, what their engines last said, and what is in flight there.
 
+pub(crate) mod adapters;
+pub(crate) mod booking;
 pub(crate) mod load;
+mod pace;
 pub(crate) mod poll;
 pub(crate) mod prometheus;
+mod trust;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use picker::belief::EndpointId;
-use picker::ledger::InFlight;
+use picker::ledger::{InFlight, Ledger, Micros};
 use picker::load::Load;
 
+use crate::clock::Clock;
 use crate::metrics::EndpointMetrics;
-use load::Sample;
+use booking::Making;
+use load::{Ours, Sample};
+use pace::LearnedPace;
+use trust::Trust;
 
 /// One engine that requests may go to.
 pub(crate) struct Endpoint {
@@ -33,7 +41,13 @@ pub(crate) struct Endpoint {
     /// What the engine last said.
     pub(crate) sample: ArcSwapOption<Sample>,
     pub(crate) metrics: EndpointMetrics,
-    in_flight: AtomicU32,
+    /// What is in flight there from this router.
+    pub(crate) ledger: Ledger,
+    /// How fast it computes.
+    pub(crate) pace: LearnedPace,
+    /// How far the belief in it has proved right.
+    pub(crate) trust: Trust,
+    making: Making,
     unreachable: AtomicBool,
     /// When it was last sent a request, in milliseconds of the router's clock.
     last_request_ms: AtomicU64,
@@ -56,7 +70,10 @@ impl Endpoint {
             address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
             metrics,
-            in_flight: AtomicU32::new(0),
+            ledger: Ledger::default(),
+            pace: LearnedPace::default(),
+            trust: Trust::default(),
+            making: Making::default(),
             unreachable: AtomicBool::new(true),
             last_request_ms: AtomicU64::new(0),
             scrapes_ok: AtomicU64::new(0),
@@ -91,18 +108,55 @@ impl Endpoint {
         Some(address)
     }
 
-    /// Requests that this router has in flight there.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+    /// What this router has in flight there.
+    pub(crate) fn in_flight(&self, now: Micros) -> InFlight {
+        self.ledger.in_flight(now)
     }
 
-    /// The load as the picker sees it: figures older than `stale_after` are unknown.
-    pub(crate) fn load(&self, now: Instant, stale_after: std::time::Duration) -> Load {
-        let in_flight = InFlight { requests: self.in_flight(), ..InFlight::default() };
-        match self.sample.load().as_deref() {
-            Some(sample) => sample.load(now, stale_after, in_flight),
-            None => Load { in_flight, ..Load::default() },
+    /// What this router has sent there by now.
+    pub(crate) fn ours(&self, now: Micros) -> Ours {
+        Ours { sent: self.ledger.sent(), in_flight: self.in_flight(now).requests }
+    }
+
+    /// The load as the picker sees it: figures older than `stale_after` are unknown. HOT: `bench/cost.py`.
+    pub(crate) fn load(&self, now: Instant, clock: Clock, stale_after: Duration) -> Load {
+        let in_flight = self.in_flight(clock.at(now));
+        let sample = self.sample.load();
+        let sample = sample.as_deref();
+        let since = self.ledger.sent().saturating_sub(sample.map_or(0, |sample| sample.ours.sent));
+        let told = sample.map_or_else(Load::default, |sample| sample.load(now, stale_after));
+        Load {
+            unseen: since.min(in_flight.requests.into()) as u32,
+            in_flight,
+            pace: self.pace.load(),
+            ..told
         }
+    }
+
+    /// What the engine says of its adapters, as the `lora` scorer compares them.
+    pub(crate) fn adapters(&self) -> Option<Arc<picker::score::Adapters>> {
+        Some(self.sample.load().as_deref()?.adapters.as_ref()?.scored.clone())
+    }
+
+    /// Whether a request may go there: the last connect succeeded and the engine does not sleep.
+    pub(crate) fn usable(&self, now: Instant, stale_after: Duration) -> bool {
+        self.reachable() && !self.asleep(now, stale_after)
+    }
+
+    /// Whether the engine says that it sleeps, and said so lately: it would leave a request unanswered.
+    pub(crate) fn asleep(&self, now: Instant, stale_after: Duration) -> bool {
+        let sample = self.sample.load();
+        sample.as_deref().and_then(|sample| sample.awake?.fresh(now, stale_after)) == Some(0.0)
+    }
+
+    /// Tokens in a block of the engine's cache, if it said so.
+    pub(crate) fn block_tokens(&self) -> Option<u32> {
+        self.sample.load().as_deref()?.block_size
+    }
+
+    /// A request is sent there.
+    fn note_request(&self, now: Micros) {
+        self.last_request_ms.store((now.0 / 1_000).max(1), Ordering::Relaxed);
     }
 
     /// When it was last sent a request, in milliseconds of the router's clock; 0 for never.
@@ -125,28 +179,5 @@ impl Endpoint {
         let [ok, failed] =
             [&self.scrapes_ok, &self.scrapes_failed].map(|count| count.load(Ordering::Relaxed));
         (ok, failed, self.last_error.lock().clone())
-    }
-}
-
-/// Load booked on an endpoint at the decision, released once: when this is dropped, however the request ends.
-pub(crate) struct Booking(Arc<Endpoint>);
-
-impl Booking {
-    /// Books one request.
-    pub(crate) fn new(endpoint: Arc<Endpoint>, now_ms: u64) -> Self {
-        endpoint.in_flight.fetch_add(1, Ordering::Relaxed);
-        endpoint.last_request_ms.store(now_ms.max(1), Ordering::Relaxed);
-        Self(endpoint)
-    }
-
-    /// Where it is booked.
-    pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.0
-    }
-}
-
-impl Drop for Booking {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -3,6 +3,8 @@
 //! Each task has one scrape in flight at most, bounded in time and size. It also resolves the endpoint's name and
 //! decides whether it can be reached: any HTTP answer counts, a refused or unanswered connect does not. A scrape that
 //! fails over a good connection only lets the figures go stale; the endpoint stays in use, unscored.
+//!
+//! Here the router also learns that a cache is gone: the engine restarted, sleeps, or is no more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,13 +12,16 @@ use std::time::{Duration, Instant};
 use picker::chance::Draw;
 use tokio::time::{sleep, timeout};
 
-use super::load::Sample;
+use super::load::{Ours, Sample};
 use super::{Endpoint, prometheus};
 use crate::router::Router;
-use crate::upstream::Request;
+use crate::upstream::{ConnectError, Request};
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
+/// Scrapes in a row that are refused before the engine is taken to be no more, and its cache with it. One may be a backlog
+/// that ran over for a moment.
+const REFUSALS_MAX: u32 = 2;
 
 /// Why a scrape gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +68,16 @@ struct Poller<'a> {
     endpoint: Arc<Endpoint>,
     head: Vec<u8>,
     page: Vec<u8>,
+    /// Scrapes refused in a row.
+    refusals: u32,
+    /// What this router had sent there when the page was asked for.
+    ours: Ours,
 }
 
 impl<'a> Poller<'a> {
     fn new(router: &'a Router, endpoint: Arc<Endpoint>) -> Self {
         let head = scrape_head(&endpoint);
-        Self { router, endpoint, head, page: Vec::new() }
+        Self { router, endpoint, head, page: Vec::new(), refusals: 0, ours: Ours::default() }
     }
 
     async fn scrape(&mut self) {
@@ -76,6 +85,7 @@ impl<'a> Poller<'a> {
         let read = self.read(page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
         self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
+        self.count_refusals(matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
         let outcome = outcome.and_then(|()| self.learn());
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
@@ -86,11 +96,20 @@ impl<'a> Poller<'a> {
         }
     }
 
+    /// An address that nobody listens at has no process behind it.
+    fn count_refusals(&mut self, refused: bool) {
+        self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
+        if self.refusals == REFUSALS_MAX {
+            self.router.forget(&self.endpoint, "nobody listens there");
+        }
+    }
+
     /// Reads a page into `self.page`.
     async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
         let scraper = &self.router.scraper;
         let address = self.endpoint.address().await.ok_or(ScrapeError::Resolve)?;
         let connection = scraper.connect(address).await?;
+        self.ours = self.endpoint.ours(self.router.clock.now());
         let request = Request { head: &self.head, body: b"", bodiless: false };
         let mut answer = scraper.exchange(connection, request, limit).await?;
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
@@ -110,13 +129,17 @@ impl<'a> Poller<'a> {
         let router = self.router;
         let report = prometheus::read(&self.page);
         let before = self.endpoint.sample.load_full();
-        let sample = Sample::after(before.as_deref(), &report, Instant::now());
-        if before.is_some_and(|before| sample.restarted_since(&before)) {
-            router.index.clear(self.endpoint.id);
-            tracing::info!(endpoint = self.endpoint.name, "engine restarted, belief cleared");
+        let sample = Sample::after(before.as_deref(), &report, Instant::now(), self.ours);
+        if before.as_ref().is_some_and(|before| sample.restarted_since(before)) {
+            router.forget(&self.endpoint, "engine restarted");
         }
-        self.resize(router.capacity_blocks(&sample));
+        let asleep = sample.fell_asleep_since(before.as_deref());
+        self.resize(self.endpoint.trust.of(router.capacity_blocks(&sample)));
         self.endpoint.sample.store(Some(Arc::new(sample)));
+        // Once no new request goes there.
+        if asleep {
+            router.forget(&self.endpoint, "engine sleeps");
+        }
         let known = report.waiting.or(report.running).or(report.kv_usage);
         known.map(|_| ()).ok_or(ScrapeError::Unknown)
     }

@@ -12,7 +12,7 @@ use memchr::{memchr, memchr2};
 /// Several engines behind one page (data parallel) are one endpoint: see each field. Names are vLLM's, as the
 /// pages in `tests/fixtures/metrics` have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Report {
+pub(crate) struct Report<'a> {
     /// Requests in the queue, summed over the engines (`vllm:num_requests_waiting`).
     pub waiting: Option<f64>,
     /// Requests in a batch, summed over the engines (`vllm:num_requests_running`).
@@ -35,6 +35,20 @@ pub(crate) struct Report {
     /// Whether every engine is awake (`vllm:engine_sleep_state` of `awake`): a sleeping one has lost its
     /// cache.
     pub awake: Option<bool>,
+    /// The latest word on LoRA adapters (`vllm:lora_requests_info`): a series for every state there was, each with the
+    /// time of it as its value.
+    pub lora: Option<Lora<'a>>,
+}
+
+/// LoRA adapters as the page has them, escapes and all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Lora<'a> {
+    /// Adapters that fit into a batch.
+    pub max: Option<u32>,
+    /// Names in a batch, commas between them.
+    pub running: &'a [u8],
+    /// Names in the queue, likewise.
+    pub waiting: &'a [u8],
 }
 
 /// The shape of the KV cache. `None`: not told, or not a positive integer.
@@ -44,13 +58,16 @@ pub(crate) struct CacheConfig {
     pub block_size: Option<u32>,
     /// Blocks in GPU memory, summed over the engines.
     pub num_gpu_blocks: Option<u32>,
+    /// Tokens that fit, summed over the engines: size times number of each, or what it says itself where it tells neither
+    /// (`kv_cache_size_tokens`).
+    pub tokens: Option<u64>,
 }
 
 /// Reads a page of the Prometheus or OpenMetrics text format.
 ///
 /// Total: a line that is not in the format is skipped, and a page without a known name (another engine's,
 /// HTML, empty) is the default report. O(bytes), no allocation.
-pub(crate) fn read(page: &[u8]) -> Report {
+pub(crate) fn read(page: &[u8]) -> Report<'_> {
     let mut reader = Reader::default();
     let mut rest = page;
     while let Some(end) = memchr(b'\n', rest) {
@@ -73,12 +90,13 @@ enum Family {
     Queries,
     Hits,
     SleepState,
+    Lora,
     ProcessStart,
 }
 
 const VLLM: &[u8] = b"vllm:";
 /// What follows [`VLLM`] in a name.
-const VLLM_NAMES: [(&[u8], Family); 8] = [
+const VLLM_NAMES: [(&[u8], Family); 9] = [
     (b"num_requests_waiting", Family::Waiting),
     (b"num_requests_running", Family::Running),
     (b"kv_cache_usage_perc", Family::KvUsage),
@@ -87,14 +105,17 @@ const VLLM_NAMES: [(&[u8], Family); 8] = [
     (b"prefix_cache_queries_total", Family::Queries),
     (b"prefix_cache_hits_total", Family::Hits),
     (b"engine_sleep_state", Family::SleepState),
+    (b"lora_requests_info", Family::Lora),
 ];
 /// Names without it.
 const OTHER_NAMES: [(&[u8], Family); 1] = [(b"process_start_time_seconds", Family::ProcessStart)];
 
 /// The report so far.
 #[derive(Default)]
-struct Reader {
-    report: Report,
+struct Reader<'a> {
+    report: Report<'a>,
+    /// When the adapters were as the report has them.
+    lora_at: f64,
     old_kv_usage: Option<f64>,
     /// The new name was there, be its value a number or not: the old one may then be a leftover that stays at
     /// 0.
@@ -103,13 +124,14 @@ struct Reader {
 
 /// The labels of one series that anybody asks for.
 #[derive(Default)]
-struct Labels {
+struct Labels<'a> {
     cache: CacheConfig,
+    lora: Lora<'a>,
     is_awake_series: bool,
 }
 
-impl Reader {
-    fn line(&mut self, line: &[u8]) {
+impl<'a> Reader<'a> {
+    fn line(&mut self, line: &'a [u8]) {
         if let Some((family, rest)) = family(line.trim_ascii()) {
             // A line that breaks off is no sample: nothing of it counts.
             let _ = self.sample(family, rest);
@@ -117,7 +139,7 @@ impl Reader {
     }
 
     /// Takes what follows the name. `None`: not in the format.
-    fn sample(&mut self, family: Family, rest: &[u8]) -> Option<()> {
+    fn sample(&mut self, family: Family, rest: &'a [u8]) -> Option<()> {
         let (labels, rest) = labels(rest)?;
         let value = value(rest)?;
         let report = &mut self.report;
@@ -134,11 +156,15 @@ impl Reader {
             Family::ProcessStart => highest(&mut report.process_start_seconds, value),
             Family::CacheConfig => join(report.cache.get_or_insert_default(), labels.cache),
             Family::SleepState => all_awake(&mut report.awake, labels.is_awake_series, value),
+            Family::Lora if value >= self.lora_at => {
+                (self.lora_at, report.lora) = (value, Some(labels.lora));
+            }
+            Family::Lora => {}
         }
         Some(())
     }
 
-    fn finish(self) -> Report {
+    fn finish(self) -> Report<'a> {
         let kv_usage = if self.has_kv_usage { self.report.kv_usage } else { self.old_kv_usage };
         Report { kv_usage, ..self.report }
     }
@@ -167,6 +193,9 @@ fn join(all: &mut CacheConfig, one: CacheConfig) {
     all.block_size = [all.block_size, one.block_size].into_iter().flatten().min();
     let blocks = [all.num_gpu_blocks, one.num_gpu_blocks].into_iter().flatten();
     all.num_gpu_blocks = blocks.reduce(u32::saturating_add);
+    let product = one.block_size.zip(one.num_gpu_blocks);
+    let product = product.map(|(size, blocks)| u64::from(size) * u64::from(blocks));
+    all.tokens = [all.tokens, product.or(one.tokens)].into_iter().flatten().reduce(u64::saturating_add);
 }
 
 fn all_awake(awake: &mut Option<bool>, is_awake_series: bool, value: f64) {
@@ -185,7 +214,7 @@ fn family(line: &[u8]) -> Option<(Family, &[u8])> {
 }
 
 /// The labels of a series, if it has any, and what follows them. `None`: not in the format.
-fn labels(text: &[u8]) -> Option<(Labels, &[u8])> {
+fn labels(text: &[u8]) -> Option<(Labels<'_>, &[u8])> {
     let mut labels = Labels::default();
     let Some(mut rest) = text.trim_ascii_start().strip_prefix(b"{") else { return Some((labels, text)) };
     loop {
@@ -205,12 +234,16 @@ fn labels(text: &[u8]) -> Option<(Labels, &[u8])> {
     }
 }
 
-impl Labels {
-    fn take(&mut self, name: &[u8], value: &[u8]) {
+impl<'a> Labels<'a> {
+    fn take(&mut self, name: &[u8], value: &'a [u8]) {
         match name {
             b"block_size" => self.cache.block_size = positive(value),
             b"num_gpu_blocks" => self.cache.num_gpu_blocks = positive(value),
+            b"kv_cache_size_tokens" => self.cache.tokens = positive(value).map(u64::from),
             b"sleep_state" => self.is_awake_series = value == b"awake",
+            b"max_lora" => self.lora.max = positive(value),
+            b"running_lora_adapters" => self.lora.running = value,
+            b"waiting_lora_adapters" => self.lora.waiting = value,
             _ => {}
         }
     }
@@ -249,29 +282,32 @@ mod tests {
     const LOADED: &str = include_str!("../../tests/fixtures/metrics/loaded.txt");
 
     /// What the recorded servers had in common.
-    fn recorded() -> Report {
+    fn recorded() -> Report<'static> {
         Report {
             waiting: Some(0.0),
             running: Some(0.0),
             kv_usage: Some(0.0),
-            cache: Some(CacheConfig { block_size: Some(32), num_gpu_blocks: Some(128) }),
+            cache: Some(CacheConfig { block_size: Some(32), num_gpu_blocks: Some(128), tokens: Some(4_096) }),
             process_start_seconds: Some(1_795_955_016.37),
             prefix_queries: Some(0.0),
             prefix_hits: Some(0.0),
             awake: Some(true),
+            lora: None,
         }
     }
 
-    fn waiting(count: f64) -> Report {
+    fn waiting(count: f64) -> Report<'static> {
         Report { waiting: Some(count), ..Report::default() }
     }
 
-    fn kv_usage(share: f64) -> Report {
+    fn kv_usage(share: f64) -> Report<'static> {
         Report { kv_usage: Some(share), ..Report::default() }
     }
 
-    fn cache(block_size: Option<u32>, num_gpu_blocks: Option<u32>) -> Report {
-        Report { cache: Some(CacheConfig { block_size, num_gpu_blocks }), ..Report::default() }
+    fn cache(block_size: Option<u32>, num_gpu_blocks: Option<u32>) -> Report<'static> {
+        let product = block_size.zip(num_gpu_blocks);
+        let tokens = product.map(|(size, blocks)| u64::from(size) * u64::from(blocks));
+        Report { cache: Some(CacheConfig { block_size, num_gpu_blocks, tokens }), ..Report::default() }
     }
 
     #[test]
@@ -308,7 +344,11 @@ mod tests {
             (
                 "with adapters",
                 lora,
-                Report { process_start_seconds: Some(1_795_955_368.86), ..counted(15_432.0, 2_784.0) },
+                Report {
+                    process_start_seconds: Some(1_795_955_368.86),
+                    lora: Some(Lora { max: Some(1), ..Lora::default() }),
+                    ..counted(15_432.0, 2_784.0)
+                },
             ),
         ] {
             assert_eq!(read(page.as_bytes()), wanted, "{name}");
@@ -420,11 +460,12 @@ mod tests {
             waiting: Some(40.0),
             running: Some(70.0),
             kv_usage: Some(0.98),
-            cache: Some(CacheConfig { block_size: Some(16), num_gpu_blocks: Some(160) }),
+            cache: Some(CacheConfig { block_size: Some(16), num_gpu_blocks: Some(160), tokens: Some(3_520) }),
             process_start_seconds: Some(7.0),
             prefix_queries: Some(150.0),
             prefix_hits: Some(15.0),
             awake: Some(false),
+            lora: None,
         };
         assert_eq!(read(page.as_bytes()), wanted);
         let reversed: Vec<&str> = page.lines().rev().collect();
@@ -464,6 +505,40 @@ mod tests {
             let page = format!("vllm:cache_config_info{{{labels}}} 1\n");
             assert_eq!(read(page.as_bytes()), wanted, "{labels}");
         }
+    }
+
+    #[test]
+    fn what_an_engine_says_of_its_room_is_taken_where_its_blocks_are_unknown() {
+        let tokens = |labels: &str| {
+            let page = format!("vllm:cache_config_info{{{labels}}} 1\n");
+            read(page.as_bytes()).cache.unwrap().tokens
+        };
+        for (labels, wanted) in [
+            ("block_size=\"4096\",num_gpu_blocks=\"500\",prefix_match_unit=\"32\"", Some(2_048_000)),
+            ("block_size=\"4294967295\",num_gpu_blocks=\"4294967295\"", Some(u64::from(u32::MAX).pow(2))),
+            ("block_size=\"None\",num_gpu_blocks=\"128\",kv_cache_size_tokens=\"4096\"", Some(4_096)),
+            ("block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"9\"", Some(160)),
+            ("block_size=\"16\",num_gpu_blocks=\"None\",kv_cache_size_tokens=\"None\"", None),
+            ("block_size=\"0\",num_gpu_blocks=\"-1\",kv_cache_size_tokens=\"abc\"", None),
+        ] {
+            assert_eq!(tokens(labels), wanted, "{labels}");
+        }
+    }
+
+    #[test]
+    fn the_latest_word_on_adapters_counts() {
+        let line = |running: &str, waiting: &str, at: &str| {
+            format!(
+                "vllm:lora_requests_info{{max_lora=\"2\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} {at}\n"
+            )
+        };
+        let (old, new) = (line("a", "b,c", "1.5e9"), line("c,d", "", "1.6e9"));
+        let wanted = Some(Lora { max: Some(2), running: b"c,d", waiting: b"" });
+        for page in [old.clone() + &new, new.clone() + &old, new.clone() + &line("x", "", "NaN")] {
+            assert_eq!(read(page.as_bytes()).lora, wanted, "{page}");
+        }
+        let odd = read(b"vllm:lora_requests_info 1\n");
+        assert_eq!(odd.lora, Some(Lora::default()));
     }
 
     #[test]

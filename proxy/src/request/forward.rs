@@ -19,7 +19,10 @@ use pingora_http::ResponseHeader;
 use super::headers::{self, Ours};
 use super::read::Body;
 use super::record::Record;
-use crate::endpoints::{Booking, Endpoint};
+use super::usage::Watch;
+use crate::endpoints::Endpoint;
+use crate::endpoints::booking::{Booking, Wanted};
+use crate::learn::{Answered, Prompt};
 use crate::metrics::Kind;
 use crate::router::{Candidates, Router};
 use crate::upstream::{Answer, Connection, ExchangeError, Request};
@@ -56,10 +59,10 @@ impl Forward<'_> {
             let Some(choice) = decision.take_best() else { break };
             let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
             self.record.attempt();
-            let booking = Booking::new(endpoint.clone(), self.router.now_ms());
-            if let Some(answer) = self.answer(endpoint, &choice, &decision, &body).await? {
+            let booking = self.book(endpoint, &choice, &decision);
+            if let Some(answer) = self.answer(&booking, &choice, &decision, &body).await? {
                 drop(body);
-                return self.pass_on(answer, &booking, &choice, decision).await;
+                return self.pass_on(answer, booking, &choice, decision).await;
             }
             endpoint.set_reachable(false);
             endpoint.metrics.connect_failures.increment(1);
@@ -68,18 +71,28 @@ impl Forward<'_> {
         Err(Stop::Refuse(refusal))
     }
 
+    fn book(&self, endpoint: &Arc<Endpoint>, choice: &Choice, decision: &Decision) -> Booking {
+        let block_tokens = self.router.rules.block.tokens();
+        let Decision { blocks, stream: is_streamed, .. } = decision;
+        let wanted = Wanted { blocks, matched: choice.matched, block_tokens, is_streamed: *is_streamed };
+        Booking::new(endpoint.clone(), wanted, self.router.clock)
+    }
+
     /// The head of the endpoint's answer; `None` if it takes no connection.
     async fn answer(
         &mut self,
-        endpoint: &Endpoint,
+        booking: &Booking,
         choice: &Choice,
         decision: &Decision,
         body: &Body,
     ) -> Result<Option<Answer>, Stop> {
+        let endpoint = booking.endpoint();
         let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
         let Some(connection) = connected else { return Ok(None) };
         endpoint.set_reachable(true);
         let belief = Belief::commit(self.router, decision, choice);
+        decision.learn(&self.router.index, booking.work());
+        decision.remember(&self.router.sessions, choice.id, self.router.clock.now());
         let client = self.session.req_header();
         let bodiless = client.method == Method::HEAD;
         let head = headers::to_engine(client, endpoint, body.bytes.len());
@@ -104,11 +117,11 @@ impl Forward<'_> {
         Ok(Some(answer))
     }
 
-    /// Passes an answer on to the client. From here on nothing is tried again.
+    /// Passes an answer on to the client. From here on nothing is tried again. An answer that came whole is learned from.
     async fn pass_on(
         &mut self,
         answer: Answer,
-        booking: &Booking,
+        mut booking: Booking,
         choice: &Choice,
         decision: Decision,
     ) -> Result<(), Stop> {
@@ -117,8 +130,16 @@ impl Forward<'_> {
         let ours = router.config.response_headers;
         let ours = ours.then(|| Ours::new(endpoint, policy, choice, &decision, took));
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
-        self.record.answered(status, endpoint, choice, decision);
-        self.relay(answer, ours.as_ref()).await
+        let prompt = Prompt::new(self.record.answered(status, endpoint, choice, decision), &booking);
+        let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
+        let mut watch = Watch::new(self.record.api, head);
+        self.relay(answer, ours.as_ref(), &mut Progress { watch: &mut watch, booking: &mut booking }).await?;
+        if status == 200 && self.record.api.fills_cache() {
+            let (usage, shows_pace) = (watch.usage(), watch.shows_pace());
+            let answered = Answered { model: self.record.model(), prompt, usage, shows_pace };
+            router.learn_from(&booking, answered);
+        }
+        Ok(())
     }
 
     /// Reads on past informational heads, passing early hints to the client, and gives the final status.
@@ -156,7 +177,12 @@ impl Forward<'_> {
     }
 
     /// Streams the answer chunk by chunk, each as soon as it is there. Memory does not grow with the stream.
-    async fn relay(&mut self, mut answer: Answer, ours: Option<&Ours>) -> Result<(), Stop> {
+    async fn relay(
+        &mut self,
+        mut answer: Answer,
+        ours: Option<&Ours>,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Stop> {
         let client = self.session.req_header();
         let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
         let head = headers::to_client(head, client, ours).map_err(|_| Stop::MidStream)?;
@@ -170,22 +196,40 @@ impl Forward<'_> {
             write_alone(self.session, head).await.map_err(|_| Stop::Gone)?;
         } else {
             self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
-            self.relay_body(&mut answer).await?;
+            self.relay_body(&mut answer, progress).await?;
         }
         self.router.upstream.release(answer).await;
         Ok(())
     }
 
-    async fn relay_body(&mut self, answer: &mut Answer) -> Result<(), Stop> {
+    async fn relay_body(&mut self, answer: &mut Answer, progress: &mut Progress<'_>) -> Result<(), Stop> {
         loop {
             let chunk = unless_gone(self.session, answer.session.read_body_bytes()).await?;
             let chunk = chunk.map_err(|_| Stop::MidStream)?;
             let last = chunk.is_none() || answer.session.is_body_done();
-            let written = self.session.write_response_body(chunk.unwrap_or_else(Bytes::new), last).await;
+            let chunk = chunk.unwrap_or_else(Bytes::new);
+            progress.see(&chunk, last);
+            let written = self.session.write_response_body(chunk, last).await;
             written.map_err(|_| Stop::Gone)?;
             if last {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// An answer under way: what is seen of it, and the place that it holds.
+struct Progress<'a> {
+    watch: &'a mut Watch,
+    booking: &'a mut Booking,
+}
+
+impl Progress<'_> {
+    /// The next piece of the body is there. HOT: once a chunk, no allocation.
+    fn see(&mut self, piece: &[u8], last: bool) {
+        self.watch.see(piece);
+        if last || self.watch.has_first_token() {
+            self.booking.first_token();
         }
     }
 }

@@ -5,6 +5,7 @@ mod headers;
 pub(crate) mod read;
 mod record;
 pub(crate) mod reply;
+pub(crate) mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +33,9 @@ use record::Record;
 const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
+/// Names the client's session (llm-d's default).
+const SESSION: &str = "x-session-id";
+
 /// The front of one data listener.
 pub(crate) struct Front {
     router: Arc<Router>,
@@ -56,7 +60,8 @@ impl Front {
         }
         let body = read::whole(session, self.bounds()).await.map_err(unread)?;
         let candidates = self.router.candidates();
-        let decision = self.decide(&body, &candidates, record, api)?;
+        let session_id = session_id(session.req_header());
+        let decision = self.decide(&body, &candidates, record, api, session_id)?;
         client::serving(session, true);
         let router = &self.router;
         Forward { router, session, record, candidates: &candidates }.run(decision, body).await
@@ -74,9 +79,10 @@ impl Front {
         candidates: &Candidates,
         record: &mut Record,
         api: Api,
+        session: &[u8],
     ) -> Result<Decision, Stop> {
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"", session: b"" };
+        let ask = Ask { api, body: &body.bytes, tenant: b"", session };
         let decision = self.router.decide(&ask, candidates, self.router.take_turn());
         let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt))?;
         record.decision(&decision, started.elapsed());
@@ -116,6 +122,11 @@ impl Front {
         }
         reusable(session).await
     }
+}
+
+/// What the client says its session is; empty for nothing. The header goes on as it came.
+pub(crate) fn session_id(head: &RequestHeader) -> &[u8] {
+    head.headers.get(SESSION).map_or(b"", |value| value.as_bytes())
 }
 
 /// Answers with an error and closes, once what the client still sends has been read and dropped.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use picker::decide::{Choice, Decision};
+use picker::hash::Blocks;
 use picker::read::Api;
 
 use super::reply;
@@ -70,15 +71,16 @@ impl Record {
         }
     }
 
-    /// The endpoint answered; nothing has been forwarded yet.
+    /// The endpoint answered; nothing has been forwarded yet. Gives the prompt's hashes, which are not kept here.
     pub(crate) fn answered(
         &mut self,
         status: u16,
         endpoint: &Arc<Endpoint>,
         choice: &Choice,
         mut decision: Decision,
-    ) {
-        let blocks = std::mem::take(&mut decision.blocks).total();
+    ) -> Blocks {
+        let hashes = std::mem::take(&mut decision.blocks);
+        let blocks = hashes.total();
         let elapsed = self.started.elapsed();
         self.first_byte = Some(elapsed);
         self.status = status;
@@ -88,6 +90,12 @@ impl Record {
         metrics.matched_blocks.increment(u64::from(choice.matched));
         metrics.total_blocks.increment(blocks as u64);
         self.decided = Some(Decided { decision, blocks, endpoint: endpoint.clone(), choice: *choice });
+        hashes
+    }
+
+    /// The model that was asked for; empty for none that is known.
+    pub(crate) fn model(&self) -> &str {
+        self.decided.as_ref().and_then(|decided| decided.decision.model.as_deref()).unwrap_or_default()
     }
 
     /// The router answered by itself, or the exchange ended badly.
@@ -135,7 +143,7 @@ impl Drop for Record {
         }
         self.log();
         if let Some(Decided { decision, blocks, endpoint, choice }) = self.decided.take() {
-            let (at_ms, took) = (self.router.now_ms(), self.decision_time);
+            let (at_ms, took) = (self.router.clock.millis(), self.decision_time);
             let (status, trouble) = (self.status, self.trouble.map(Kind::name));
             let entry =
                 Entry { at_ms, api: self.api, status, trouble, took, endpoint, choice, blocks, decision };

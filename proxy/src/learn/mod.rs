@@ -1,0 +1,140 @@
+//! What answers teach: whether the belief was right, and how fast an endpoint is.
+//!
+//! Everything here runs after the last byte of an answer was read. The engine has the prompt of an answer, whatever it
+//! had before; what it reports is what it had when the request came. So a prompt that fell short loses what hung behind
+//! the lost part, and is then believed again itself.
+
+mod prediction;
+pub(crate) mod tokens;
+
+use picker::hash::Blocks;
+use picker::pace::{Observation, Pace};
+
+use crate::endpoints::Endpoint;
+use crate::endpoints::booking::Booking;
+use crate::request::usage::Usage;
+use crate::router::Router;
+use prediction::{Prediction, Verdict};
+
+/// Tokens of an engine's block until it says so: vLLM's default.
+const ENGINE_BLOCK_TOKENS: u32 = 16;
+/// Fewer blocks tell no ratio: the last one is not full.
+const BLOCKS_MIN: usize = 4;
+
+/// An answer that came whole.
+pub(crate) struct Answered<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) prompt: Prompt,
+    pub(crate) usage: Option<Usage>,
+    /// The moment of its first token tells how fast the prompt was computed.
+    pub(crate) shows_pace: bool,
+}
+
+/// What is kept of a prompt until its answer has come whole.
+pub(crate) struct Prompt {
+    total_blocks: usize,
+    /// None of a prompt that nothing was predicted of: a stream may be long, and so may its prompt.
+    blocks: Blocks,
+}
+
+impl Prompt {
+    /// Of a request that is booked.
+    pub(crate) fn new(blocks: Blocks, booking: &Booking) -> Self {
+        let total_blocks = blocks.total();
+        let is_predicted = booking.expected_blocks > Some(0);
+        Self { total_blocks, blocks: if is_predicted { blocks } else { Blocks::default() } }
+    }
+}
+
+impl Router {
+    /// Learns from an answer.
+    pub(crate) fn learn_from(&self, booking: &Booking, answered: Answered<'_>) {
+        let Answered { model, prompt, usage, shows_pace } = answered;
+        let ratio = usage.and_then(|usage| self.ratio(model, prompt.total_blocks, usage));
+        // What the engine says that it had to compute counts more than what was believed.
+        let told = usage.zip(ratio).and_then(|(usage, ratio)| uncached_tokens(usage, ratio));
+        if let Some(told) = told {
+            booking.correct(told as u32);
+        }
+        if shows_pace && let Some(seconds) = booking.first_token_seconds() {
+            let uncached_tokens = told.unwrap_or(booking.uncached_tokens.into());
+            let observation = Observation { uncached_tokens, backlog: booking.backlog, seconds };
+            booking.endpoint().pace.observe(observation);
+        }
+        if let (Some(usage), Some(ratio)) = (usage, ratio) {
+            self.check(booking, prompt.blocks, usage, ratio);
+        }
+    }
+
+    /// Fits the paces that have news. To be called about once a second.
+    pub(crate) fn fit_paces(&self) {
+        let fleet = self.fleet.load();
+        let learned: Vec<Pace> = fleet.iter().filter_map(|endpoint| endpoint.pace.learned()).collect();
+        let usual = Pace::median(learned.iter().copied()).unwrap_or_default();
+        fleet.iter().for_each(|endpoint| endpoint.pace.fit(&usual));
+    }
+
+    /// Forgets what an endpoint is believed to hold; how often is counted.
+    pub(crate) fn forget(&self, endpoint: &Endpoint, why: &'static str) {
+        self.index.clear(endpoint.id);
+        endpoint.trust.dropped();
+        tracing::info!(endpoint = endpoint.name, why, "belief dropped");
+    }
+
+    /// Tokens of the router to one of the engine: this prompt's own, or the model's where that is larger.
+    fn ratio(&self, model: &str, total: usize, usage: Usage) -> Option<f64> {
+        let engine_tokens = f64::from(usage.prompt_tokens);
+        // The last block is half full, for all that is known.
+        let router_tokens = (total as f64 - 0.5) * self.rules.block.tokens() as f64;
+        let own = router_tokens / engine_tokens;
+        (total >= BLOCKS_MIN).then(|| self.ratios.learn(model, router_tokens, engine_tokens).max(own))
+    }
+
+    /// Compares what was predicted with what was reported, and corrects the belief.
+    fn check(&self, booking: &Booking, blocks: Blocks, usage: Usage, ratio: f64) {
+        let endpoint = booking.endpoint();
+        let (Some(expected), Some(cached)) = (booking.expected_blocks, usage.cached_tokens) else { return };
+        let prediction = Prediction {
+            blocks: expected,
+            block_tokens: self.rules.block.tokens() as f64,
+            ratio,
+            engine_block_tokens: endpoint.block_tokens().unwrap_or(ENGINE_BLOCK_TOKENS).into(),
+            prompt_tokens: usage.prompt_tokens.into(),
+            cached_tokens: cached.into(),
+        };
+        self.metrics.predicted(prediction.error());
+        endpoint.metrics.predicted_tokens.increment(prediction.tokens() as u64);
+        endpoint.metrics.cached_tokens.increment(cached.into());
+        endpoint.metrics.prompt_tokens.increment(usage.prompt_tokens.into());
+        if booking.drops != endpoint.trust.drops() {
+            return;
+        }
+        match prediction.verdict() {
+            Verdict::Nothing => {}
+            Verdict::Confirmed => endpoint.trust.confirmed(),
+            Verdict::Short { kept } => self.correct(endpoint, blocks, kept, cached == 0),
+        }
+    }
+
+    /// Believes no more of what was there before than `kept` blocks, and the prompt itself, which is there now.
+    fn correct(&self, endpoint: &Endpoint, blocks: Blocks, kept: usize, nothing: bool) {
+        let size = self.index.size(endpoint.id);
+        endpoint.trust.fell_short(size.is_some_and(|size| size.blocks * 2 >= size.capacity));
+        self.index.truncate(endpoint.id, &blocks, kept);
+        self.index.commit(endpoint.id, &blocks, false);
+        if !nothing {
+            return endpoint.trust.has_something();
+        }
+        if let Some(since) = endpoint.trust.missed(blocks) {
+            self.forget(endpoint, "three predicted hits found nothing cached");
+            for blocks in &since {
+                self.index.commit(endpoint.id, blocks, false);
+            }
+        }
+    }
+}
+
+/// Tokens of the router that the engine computed, if it says what was cached.
+fn uncached_tokens(usage: Usage, ratio: f64) -> Option<f64> {
+    Some(f64::from(usage.prompt_tokens.saturating_sub(usage.cached_tokens?)) * ratio)
+}
