@@ -1,10 +1,13 @@
 //! What this router has in flight at an endpoint: known at once, no scrape needed.
 //!
 //! A request is booked at the decision, gives its prompt back with its first token, and its place when it ends, however
-//! it ends. Words that stand alone, no lock: a reader may see one change without the other, which moves a score by one
-//! request for a moment.
+//! it ends. An answer that comes whole shows no first token: its prompt is taken to be computed after twice the time that
+//! the pace predicts. Words that stand alone: a reader may see one change without the other, which moves a score by one
+//! request for a moment. Only who comes when a prompt is due takes a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::pace::Pace;
 
@@ -43,7 +46,7 @@ pub struct Request {
     pub uncached_tokens: u32,
     /// How fast the endpoint computes.
     pub pace: Pace,
-    /// Its first token will be seen; else the answer comes whole, and only the pace tells when the prompt is computed.
+    /// Its first token will be seen.
     pub is_streamed: bool,
 }
 
@@ -55,7 +58,8 @@ pub struct Booked {
     /// In microseconds.
     work: u64,
     tokens_per_second: f64,
-    is_streamed: bool,
+    /// Names a request whose first token will not be seen, among the others of its ledger.
+    unseen: Option<u64>,
     has_token: bool,
 }
 
@@ -65,11 +69,12 @@ pub struct Ledger {
     requests: AtomicU32,
     prefilling: AtomicU32,
     uncached_tokens: AtomicU64,
-    /// Streamed requests without a first token, and their computing in microseconds.
-    streams: AtomicU32,
+    /// Prompts that are not computed yet, and their computing in microseconds.
+    prompts: AtomicU32,
     work: AtomicU64,
-    /// When the prompts of the others are computed, in microseconds.
-    others_until: AtomicU64,
+    /// Those of them whose first token will not be seen, and when the first one is due, in microseconds.
+    unseen: Mutex<Unseen>,
+    due: Due,
     /// When the endpoint last finished a prompt, or began one after idling.
     progress: AtomicU64,
     sent: AtomicU64,
@@ -81,23 +86,24 @@ pub struct Ledger {
 impl Ledger {
     /// Books a request that is about to be sent.
     pub fn book(&self, request: Request, now: Micros) -> Booked {
+        let backlog = self.in_flight(now).backlog;
         let Request { uncached_tokens, pace, is_streamed } = request;
         let Pace { tokens_per_second, .. } = pace;
         let work = (pace.work(uncached_tokens.into()).max(0.0) * 1e6) as u64;
         self.prefilling.fetch_add(1, Ordering::Relaxed);
-        if !is_streamed {
-            let until = self.others_until.load(Ordering::Relaxed).max(now.0);
-            self.others_until.store(until.saturating_add(work), Ordering::Relaxed);
-        } else if self.streams.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.prompts.fetch_add(1, Ordering::Relaxed) == 0 {
             self.progress.store(now.0, Ordering::Relaxed);
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.uncached_tokens.fetch_add(uncached_tokens.into(), Ordering::Relaxed);
-        self.work.fetch_add(if is_streamed { work } else { 0 }, Ordering::Relaxed);
+        self.work.fetch_add(work, Ordering::Relaxed);
+        let first_token = pace.first_token(uncached_tokens.into(), backlog).max(0.0);
+        let due = Micros(now.0.saturating_add((2e6 * first_token) as u64));
+        let unseen = (!is_streamed).then(|| self.expect(Prompt { due, work, number: 0 }));
         let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
         self.recent.add(f64::from(uncached_tokens) / tokens_per_second, now);
-        Booked { uncached_tokens, work, tokens_per_second, is_streamed, has_token: false }
+        Booked { uncached_tokens, work, tokens_per_second, unseen, has_token: false }
     }
 
     /// The request's first token has come: its prompt is computed.
@@ -107,11 +113,41 @@ impl Ledger {
         }
         self.uncached_tokens.fetch_sub(booked.uncached_tokens.into(), Ordering::Relaxed);
         self.prefilling.fetch_sub(1, Ordering::Relaxed);
-        if booked.is_streamed {
-            self.work.fetch_sub(booked.work, Ordering::Relaxed);
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-            self.progress.store(now.0, Ordering::Relaxed);
+        match booked.unseen {
+            None => self.computed(booked.work, now),
+            Some(number) => self.forget(now, |prompt| prompt.number == number),
         }
+    }
+
+    /// A prompt is computed.
+    fn computed(&self, work: u64, now: Micros) {
+        self.work.fetch_sub(work, Ordering::Relaxed);
+        self.prompts.fetch_sub(1, Ordering::Relaxed);
+        self.progress.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Notes a prompt whose first token will not be seen; gives its number.
+    fn expect(&self, prompt: Prompt) -> u64 {
+        let mut unseen = self.unseen.lock();
+        unseen.last += 1;
+        let number = unseen.last;
+        unseen.prompts.push(Prompt { number, ..prompt });
+        self.due.0.fetch_min(prompt.due.0, Ordering::Relaxed);
+        number
+    }
+
+    /// Such prompts are computed.
+    fn forget(&self, now: Micros, is_computed: impl Fn(&Prompt) -> bool) {
+        let mut unseen = self.unseen.lock();
+        unseen.prompts.retain(|prompt| {
+            let computed = is_computed(prompt);
+            if computed {
+                self.computed(prompt.work, now);
+            }
+            !computed
+        });
+        let due = unseen.prompts.iter().map(|prompt| prompt.due.0).min();
+        self.due.0.store(due.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The engine said how many tokens it computed: what was sent lately is that, and not what was predicted.
@@ -133,16 +169,18 @@ impl Ledger {
 
     /// What is in flight now.
     ///
-    /// Prompts are taken to be computed one after another: since the last first token the endpoint has worked on the next
-    /// stream's prompt, and on no more than that. So an endpoint that hangs does not look idle.
+    /// Prompts are taken to be computed one after another: since the last one was computed the endpoint has worked on the
+    /// next, and on no more than that. So an endpoint that hangs with streams does not look idle.
     pub fn in_flight(&self, now: Micros) -> InFlight {
-        let requests = self.requests.load(Ordering::Relaxed);
+        if now.0 >= self.due.0.load(Ordering::Relaxed) {
+            self.forget(now, |prompt| prompt.due <= now);
+        }
         let recent = self.recent.now(now);
         InFlight {
-            requests,
+            requests: self.requests.load(Ordering::Relaxed),
             prefilling: self.prefilling.load(Ordering::Relaxed),
             uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
-            backlog: if requests > 0 { self.backlog(now) as f64 / 1e6 } else { 0.0 },
+            backlog: self.backlog(now) as f64 / 1e6,
             recent,
             busy: recent / self.lifetime(now),
         }
@@ -152,9 +190,8 @@ impl Ledger {
     fn backlog(&self, now: Micros) -> u64 {
         let work = self.work.load(Ordering::Relaxed);
         let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
-        let head = work / u64::from(self.streams.load(Ordering::Relaxed).max(1));
-        let others = self.others_until.load(Ordering::Relaxed).saturating_sub(now.0);
-        work - spent.min(head) + others
+        let head = work / u64::from(self.prompts.load(Ordering::Relaxed).max(1));
+        work - spent.min(head)
     }
 
     /// Seconds that `recent` is a sum over, the older the less they count, as its parts do.
@@ -162,6 +199,30 @@ impl Ledger {
         let age = now.0.saturating_sub(self.first.load(Ordering::Relaxed)) as f64 / 1e6 + IDLE_BEFORE;
         let mean_life = RECENT_HALF_LIFE.0 as f64 / 1e6 / std::f64::consts::LN_2;
         mean_life * (1.0 - (-age / mean_life).exp())
+    }
+}
+
+/// Prompts of answers that come whole.
+#[derive(Debug, Default)]
+struct Unseen {
+    last: u64,
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Prompt {
+    due: Micros,
+    work: u64,
+    number: u64,
+}
+
+/// A time in microseconds; never, to begin with.
+#[derive(Debug)]
+struct Due(AtomicU64);
+
+impl Default for Due {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
     }
 }
 
@@ -232,12 +293,17 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_whose_answer_comes_whole_is_computed_when_the_pace_says() {
+    fn a_prompt_whose_answer_comes_whole_is_computed_after_twice_its_time() {
         let ledger = Ledger::default();
         let whole = || Request { is_streamed: false, ..request(10, 1.0) };
+        // Due after 2 s and, behind that one, 4 s.
         let held = [(); 2].map(|()| ledger.book(whole(), Micros(0)));
-        for (at, backlog) in [(0, 2.0), (SECOND / 2, 1.5), (2 * SECOND, 0.0), (9 * SECOND, 0.0)] {
-            assert_eq!(ledger.in_flight(Micros(at)).backlog, backlog, "the answers are still being made");
+        for (at, backlog) in [(0, 2.0), (SECOND / 2, 1.5), (2 * SECOND, 1.0), (3 * SECOND, 0.0)] {
+            assert_eq!(
+                ledger.in_flight(Micros(at)).backlog,
+                backlog,
+                "at {at}: the answers are still being made"
+            );
         }
         assert_eq!(ledger.in_flight(Micros(9 * SECOND)).prefilling, 2);
         let late = ledger.book(whole(), Micros(9 * SECOND));

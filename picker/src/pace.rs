@@ -34,6 +34,10 @@ const SPREAD_SHARE: f64 = 0.25;
 /// Backlogs must reach this share of a typical first token before they tell the queueing.
 const SPREAD_BACKLOG: f64 = 0.1;
 
+/// Factors within which two engines are taken for equal.
+const OVERHEAD_APART: f64 = 3.0;
+const RATE_APART: f64 = 1.5;
+
 /// Refinements of one fit; it has converged to a percent long before.
 const ROUNDS: usize = 24;
 /// Deviations below this share of the prediction count alike.
@@ -57,6 +61,20 @@ impl Pace {
     /// Seconds to the first token behind `backlog` seconds of other prompts.
     pub fn first_token(&self, uncached_tokens: f64, backlog: f64) -> f64 {
         self.work(uncached_tokens) + self.queueing * backlog
+    }
+
+    /// The same, or the fleet's where it differs no more than a few dozen first tokens can tell. Small differences between
+    /// equal engines would decide every tie for one of them. How many prompts an engine takes at once is the fleet's: it
+    /// shows only under load, and load is what it would steer.
+    pub fn among(self, fleet: &Self) -> Self {
+        let told = |own: f64, usual: f64, factor: f64| {
+            if (usual / factor..=usual * factor).contains(&own) { usual } else { own }
+        };
+        Self {
+            overhead: told(self.overhead, fleet.overhead, OVERHEAD_APART),
+            tokens_per_second: told(self.tokens_per_second, fleet.tokens_per_second, RATE_APART),
+            queueing: fleet.queueing,
+        }
     }
 
     /// The median of each figure; `None` without any pace. What an endpoint has that has not been observed.
@@ -421,6 +439,19 @@ mod tests {
                 );
                 assert!((0.0..=QUEUEING_MAX).contains(&pace.queueing), "{pace:?}");
             }
+        }
+    }
+
+    #[test]
+    fn equal_engines_are_taken_for_equal_and_others_for_what_they_are() {
+        let pace = |overhead, tokens_per_second, queueing| Pace { overhead, tokens_per_second, queueing };
+        let fleet = pace(0.010, 12_000.0, 0.25);
+        for (own, wanted) in [
+            (pace(0.025, 9_000.0, 0.0), fleet),
+            (pace(0.010, 6_000.0, 0.25), pace(0.010, 6_000.0, 0.25)),
+            (pace(0.100, 12_000.0, 1.0), pace(0.100, 12_000.0, 0.25)),
+        ] {
+            assert_eq!(own.among(&fleet), wanted);
         }
     }
 
