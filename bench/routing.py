@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import typing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEFAULT = "expected-ttft"
@@ -49,15 +50,18 @@ HARD_TRACES = ["conversation 3M", "tau-bench 20k"]
 METRICS_AGES = [0.1, 2, 10]
 FLEET_SIZES = [3, 8, 64, 500]
 DEMO3_RATE = 80
-# Seconds in which requests or sessions begin, and tokens of each replica's cache. Sessions last minutes: a shorter trace would be all start and end.
+# Seconds of requests at their rate, and tokens of each replica's cache. Sessions last minutes: a shorter trace would be all
+# start and end.
 SHAPES = {
-    "agents": (600, [100_000, 400_000]),
+    "agents": (400, [100_000, 400_000]),
     "giant": (60, [100_000]),
     "unique": (200, [100_000]),
     "rag": (200, [100_000, 400_000]),
     "chat": (300, [100_000, 400_000]),
 }
 SHAPE_SEEDS = range(21, 26)
+# Requests after which caches are filled.
+WARM = 1_000
 UTILISATIONS = [0.5, 0.7]
 # Requests per second between which a shape's rate is sought, by halves: 6 find it to 7 %.
 RATES = (4.0, 256.0)
@@ -101,7 +105,12 @@ class Laboratory:
 
     def map(self, function, cases):
         """`function` of each value, on all cores; by the same keys."""
-        return dict(zip(cases, self.pool.map(function, cases.values())))
+        running = [self.pool.submit(function, case) for case in cases.values()]
+        for done, one in enumerate(concurrent.futures.as_completed(running), 1):
+            one.result()  # the first failure ends the section
+            if sys.stderr.isatty():
+                print(f"{done} of {len(running)}", end="\r", file=sys.stderr)
+        return dict(zip(cases, (one.result() for one in running)))
 
     def trace(self, title):
         """Flags for a known trace and its cache, the speed, and how many seconds it takes at that speed."""
@@ -281,6 +290,15 @@ def hard(lab):
 # shapes
 
 
+class ShapePlay(typing.NamedTuple):
+    """One shape, one seed."""
+
+    reports: dict
+    warm: dict
+    rate: float
+    busy: float
+
+
 def busy_share(report, at_seconds):
     """The share of the fleet's time that prompts take, at the pace of the middle six tenths: sessions start and end slowly."""
     count = len(at_seconds)
@@ -314,12 +332,12 @@ def rate_for(lab, case):
 
 
 def shape_play(lab, case):
-    """All policies at the rate for the case, that rate, and how busy the fleet is."""
+    """All policies at the rate for the case, the same without the start, that rate, and how busy the fleet is."""
     rate = rate_for(lab, case)
     path, flags = write_shape(lab, case, rate)
-    reports, at_seconds = lab.play(flags), arrivals(path)
+    reports, warm, at_seconds = lab.play(flags), lab.play([*flags, "--warm", WARM]), arrivals(path)
     path.unlink()
-    return reports, rate, busy_share(reports[DEFAULT], at_seconds)
+    return ShapePlay(reports, warm, rate, busy_share(reports[DEFAULT], at_seconds))
 
 
 def shape_name(shape, cache, wanted):
@@ -331,16 +349,29 @@ def ratio(reports):
 
 
 def ratio_row(name, plays):
-    ratios = [ratio(reports) for reports, _, _ in plays]
-    rates = statistics.mean(rate for _, rate, _ in plays)
-    busy = statistics.mean(busy for _, _, busy in plays)
-    best = ", ".join(dict.fromkeys(best_other(reports)["policy"] for reports, _, _ in plays))
-    return [name, f"{rates:.1f}", f"{busy:.0%}", *(f"{one:.2f}" for one in ratios), f"{max(ratios):.2f}", best]
+    ratios = [ratio(play.reports) for play in plays]
+    rate, busy = (statistics.mean(figures) for figures in zip(*((play.rate, play.busy) for play in plays)))
+    best = ", ".join(dict.fromkeys(best_other(play.reports)["policy"] for play in plays))
+    warm = max(ratio(play.warm) for play in plays)
+    return [name, f"{rate:.1f}", f"{busy:.0%}", *(f"{one:.2f}" for one in ratios), f"{max(ratios):.2f}", best, f"{warm:.2f}"]
 
 
 def policy_cells(name, plays):
-    means = mean_by_policy([reports for reports, _, _ in plays]).values()
+    means = mean_by_policy([play.reports for play in plays]).values()
     return [name, *(f"{span(p95(report))}, {percent(report['hit_rate'])} %" for report in means)]
+
+
+def shape_tables(by_name, seeds):
+    names = list(next(iter(by_name.values()))[0].reports)
+    worst = max((ratio(play.reports), name, seed) for name, plays in by_name.items() for seed, play in zip(seeds, plays))
+    head = ["shape", "requests/s", "busy", *(f"seed {seed}" for seed in seeds), "worst", "best other", "worst, warm"]
+    return ["## Shapes", "",
+            f"`trace --shape` on {REPLICAS} replicas; tokens of each cache, and how busy {DEFAULT} keeps the fleet at most: where caches",
+            "overflow a little more load makes much more work, and the rate stays below that jump.", "",
+            f"p95 of {DEFAULT} over that of the best other policy, by seed; warm: without the first {WARM:,} requests.",
+            *table(head, [ratio_row(name, plays) for name, plays in by_name.items()]),
+            f"Worst: {worst[0]:.2f} ({worst[1]}, seed {worst[2]}).", "", "p95 and hits, means over the seeds:",
+            *table(["shape", *names], [policy_cells(name, plays) for name, plays in by_name.items()])]
 
 
 def shapes(lab):
@@ -350,17 +381,9 @@ def shapes(lab):
     cases = {(shape_name(*kind), seed): (*kind, seed) for kind in kinds for seed in seeds}
     played = lab.map(lambda case: shape_play(lab, case), cases)
     by_name = {shape_name(*kind): [played[shape_name(*kind), seed] for seed in seeds] for kind in kinds}
-    policies_there = list(next(iter(played.values()))[0])
-    worst = max((ratio(reports), f"{name}, seed {seed}") for (name, seed), (reports, _, _) in played.items())
-    lines = ["## Shapes", "", f"`trace --shape` on {REPLICAS} replicas; tokens of each cache, and how busy {DEFAULT} keeps the fleet at most: where caches",
-             "overflow a little more load makes much more work, and the rate stays below that jump.", "",
-             f"p95 of {DEFAULT} over that of the best other policy, by seed:",
-             *table(["shape", "requests/s", "busy", *(f"seed {seed}" for seed in seeds), "worst", "best other"],
-                    [ratio_row(name, plays) for name, plays in by_name.items()]),
-             f"Worst: {worst[0]:.2f} ({worst[1]}).", "", "p95 and hits, means over the seeds:",
-             *table(["shape", *policies_there], [policy_cells(name, plays) for name, plays in by_name.items()])]
-    found = [line for (name, seed), (reports, _, _) in played.items() for line in worse_than_others(f"{name}, seed {seed}", reports)]
-    return lines, found
+    found = [line for (name, seed), play in played.items() for line in
+             worse_than_others(f"{name}, seed {seed}", play.reports) + worse_than_others(f"{name}, seed {seed}, warm", play.warm)]
+    return shape_tables(by_name, seeds), found
 
 
 # low
@@ -414,8 +437,8 @@ def low(lab):
         found += [] if kept else [f"{name}, {replicas} replicas: wanted {workloads[name][1]}, {used(reports[DEFAULT])} replicas used"]
         found += worse_than_others(f"{name}, {replicas} replicas", reports)
     head = ["workload", "replicas", f"{DEFAULT} should", "does", *next(iter(played.values()))]
-    lines = ["## Low load", "", "By policy: replicas that were used, and p95. One request each 2 s unless at once; prompts of 2,048 tokens, the conversation",
-             "from 1,024 tokens by 192 a turn.", *table(head, rows)]
+    lines = ["## Low load", "", "By policy: replicas that were used, and p95. One request each 2 s unless at once; prompts of 2,048 tokens,",
+             "the conversation from 1,024 tokens by 192 a turn.", *table(head, rows)]
     return lines, found
 
 
@@ -436,7 +459,7 @@ def arguments():
     parser.add_argument("--binary", nargs="+", default=[str(ROOT / "target/release/prefixroute")], metavar="WORD")
     parser.add_argument("--traces", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--seeds", type=seed_range, default=range(1001, 1041), metavar="FIRST-LAST", help="of demo3")
-    parser.add_argument("--policies", nargs="+", metavar="NAME", help="only these; without --only low or policies the default and prefix too")
+    parser.add_argument("--policies", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--only", action="append", choices=SECTIONS, metavar="SECTION")
     parser.add_argument("--quick", action="store_true", help="two seeds of demo3, one of each shape, no large fleets")
     options = parser.parse_args()
