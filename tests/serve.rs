@@ -26,7 +26,7 @@ async fn a_request_is_picked_committed_forwarded_and_explained_in_headers() {
     let (a, b, router) = pair().await;
     let first = router.chat(cold(1)).await;
     let second = router.chat(cold(1)).await;
-    assert_eq!(first.header("x-prefixroute-policy"), Some("prefix"));
+    assert_eq!(first.header("x-prefixroute-policy"), Some("expected-ttft"));
     let took: f64 = first.header("x-prefixroute-decision-us").unwrap().parse().unwrap();
     assert!(took > 0.0, "a decision takes time");
     let (total, again) = (first.matched().1, second.matched());
@@ -139,7 +139,7 @@ async fn the_state_is_json_with_every_endpoint_and_decision() {
     let response = router.chat(cold(1)).await;
     router.idle().await;
     let state = router.state().await;
-    assert_eq!((&state["policy"], &state["draining"]), (&"prefix".into(), &false.into()), "{state}");
+    assert_eq!((&state["policy"], &state["draining"]), (&"expected-ttft".into(), &false.into()), "{state}");
     assert!(state["version"].is_string() || state["version"].is_number(), "{state}");
     assert!(state["index"]["bytes"].is_number(), "{state}");
     let row = router.endpoint(&response.endpoint()).await;
@@ -383,7 +383,7 @@ async fn every_policy_serves_and_says_its_name_and_its_reasons() {
         ("sticky", &["order", "passed-over"]),
         ("guarded", &["beyond", "load", "prefix"]),
         ("affinity", &["holds", "token-load"]),
-        ("expected-ttft", &["prefill", "wait"]),
+        ("expected-ttft", &["balance", "in-flight", "kv", "miss", "overload", "prefill", "wait"]),
     ] {
         let stubs = [Stub::start().await, Stub::start().await];
         let router = Setup::of(&[&stubs[0], &stubs[1]]).yaml(&format!("policy: {policy}")).start().await;

@@ -68,7 +68,7 @@ impl Checker<'_> {
             drain,
         } = raw;
         let (listeners, admin) = self.addresses(listeners, admin, flags);
-        let policy = self.policy(policy, flags);
+        let policy = self.policy(policy, weights.is_some(), flags);
         let pool = Pool {
             policy,
             weights: weights.and_then(|weights| self.weights(weights, policy)),
@@ -87,10 +87,12 @@ impl Checker<'_> {
         Config { listeners, admin, pool, limits, response_headers, drain }
     }
 
-    fn policy(&mut self, raw: Text, flags: &Flags) -> Policy {
+    /// Weights alone mean the policy that they are known for.
+    fn policy(&mut self, raw: Text, has_weights: bool, flags: &Flags) -> Policy {
         let parse =
             |text: &str| Policy::from_name(text).ok_or_else(|| Reason::text(text, one_of(&Policy::NAMES)));
-        let from_file = self.value("policy", raw, defaults::POLICY, parse);
+        let default = if has_weights { Policy::Prefix } else { defaults::POLICY };
+        let from_file = self.value("policy", raw, default, parse);
         self.flag("--policy", flags.policy.as_deref(), parse).unwrap_or(from_file)
     }
 

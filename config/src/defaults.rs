@@ -24,8 +24,8 @@ pub const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9
 /// Listeners in one process.
 pub const LISTENERS_MAX: usize = 16;
 
-/// The policy of a pool: prefix, queue, KV use and recency, weighed.
-pub const POLICY: Policy = Policy::Prefix;
+/// The policy of a pool: the soonest first token. ARCHITECTURE.md has the measurements that chose it.
+pub const POLICY: Policy = Policy::ExpectedTtft;
 /// What a long match counts beyond its share: nothing, as in llm-d.
 pub const MATCH_LENGTH_WEIGHT: f64 = 0.0;
 /// The seed of the tie-break and of the policy `random`: fixed, so that a run replays.

@@ -1,7 +1,8 @@
 //! What the requests lately had in common: where prompts part from each other, whether they had to wait, how much they cost.
 //!
 //! A system prompt that everyone shares is a *fork*: a block after which many different prompts go on. A conversation is not,
-//! however busy it is: each of its turns goes on where the last one ended. So forks tell what is worth a second copy.
+//! however busy it is: each of its turns goes on where the last one ended. So forks tell what is worth a second copy. A prompt
+//! that comes again whole counts as one as far as it had to wait: one replica does not keep up with it.
 //!
 //! Learned when a request is committed, read by every decision, no lock: words that stand alone. Two requests that write
 //! the same word at once may lose one of the two; a figure of many requests does not mind. Memory is fixed: 64 KiB.
@@ -22,18 +23,18 @@ const STEP: f32 = 0.02;
 pub(crate) struct Fork {
     /// The last block that is held.
     at: BlockHash,
-    /// The block that is not.
-    next: BlockHash,
+    /// The block that is not; `None` for a prompt that is held whole.
+    next: Option<BlockHash>,
 }
 
 impl Fork {
-    /// The fork of a prompt of which `held` leading blocks are held; none for one that is held whole, or not at all. Of
-    /// several prompts in one request nothing is learned.
+    /// Where a prompt parts of which `held` leading blocks are held; nowhere if none is. Of several prompts in one request
+    /// nothing is learned.
     pub(crate) fn of(blocks: &Blocks, held: u32) -> Option<Self> {
         let mut prompts = blocks.prompts();
         let (prompt, None) = (prompts.next()?, prompts.next()) else { return None };
-        let next = *prompt.get(held as usize)?;
-        Some(Self { at: *prompt.get((held as usize).checked_sub(1)?)?, next })
+        let at = *prompt.get((held as usize).checked_sub(1)?)?;
+        Some(Self { at, next: prompt.get(held as usize).copied() })
     }
 }
 
@@ -95,8 +96,10 @@ impl Traffic {
         let now = self.requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.contention.learn(lesson.waiting);
         self.work.learn(work as f32);
-        if lesson.fork.is_some_and(|fork| self.slot(fork).count(fork, now)) {
-            self.forked_anywhere.add(now);
+        let Some(fork) = lesson.fork else { return };
+        let weight = if fork.next.is_some() { 1.0 } else { lesson.waiting.clamp(0.0, 1.0) };
+        if self.slot(fork).count(fork, weight, now) {
+            self.forked_anywhere.add(weight, now);
         }
     }
 
@@ -122,18 +125,18 @@ impl Slot {
 
     /// Whether it was a fork before: prompts have parted here twice now. The same prompt once more is no fork; that is one
     /// whose tail was evicted, or that is longer than a cache.
-    fn count(&self, fork: Fork, now: u32) -> bool {
-        let names = fork.at.0 >> 32 << 32 | fork.next.0 >> 32;
+    fn count(&self, fork: Fork, weight: f32, now: u32) -> bool {
+        let names = fork.at.0 >> 32 << 32 | fork.next.map_or(0, |next| next.0 >> 32);
         match self.counted(fork, now) {
-            Some(_) if self.names.load(Ordering::Relaxed) == names => false,
+            Some(_) if self.names.load(Ordering::Relaxed) == names && fork.next.is_some() => false,
             Some(_) => {
                 self.names.store(names, Ordering::Relaxed);
-                self.count.add(now);
+                self.count.add(weight, now);
                 true
             }
             None if self.count.at(now) < 1.0 => {
                 self.names.store(names, Ordering::Relaxed);
-                self.count.set(1.0, now);
+                self.count.set(weight, now);
                 false
             }
             None => false,
@@ -152,8 +155,8 @@ impl Fading {
         f32::from_bits((word >> 32) as u32) * (-(age as f32) / HALF_LIFE).exp2()
     }
 
-    fn add(&self, now: u32) {
-        self.set(self.at(now) + 1.0, now);
+    fn add(&self, weight: f32, now: u32) {
+        self.set(self.at(now) + weight, now);
     }
 
     fn set(&self, count: f32, now: u32) {
@@ -206,8 +209,8 @@ mod tests {
     fn a_fork_is_where_a_prompt_leaves_what_is_held() {
         let prompt = Blocks::one(hashes(&[1, 2, 3]));
         let at = |place: u64| BlockHash(mix(place));
-        assert_eq!(Fork::of(&prompt, 2), Some(Fork { at: at(2), next: at(3) }));
-        assert_eq!(Fork::of(&prompt, 3), None, "held whole");
+        assert_eq!(Fork::of(&prompt, 2), Some(Fork { at: at(2), next: Some(at(3)) }));
+        assert_eq!(Fork::of(&prompt, 3), Some(Fork { at: at(3), next: None }), "held whole");
         assert_eq!(Fork::of(&prompt, 0), None, "not held at all");
         assert_eq!(Fork::of(&Blocks::default(), 0), None, "no prompt");
     }
@@ -237,6 +240,17 @@ mod tests {
         }
         assert!(traffic.seen(fork(7)).forked <= 1.0);
         assert_eq!(traffic.seen(fork(7)).forked_anywhere, 0.0);
+    }
+
+    #[test]
+    fn a_whole_prompt_counts_as_far_as_it_waits() {
+        let traffic = Traffic::default();
+        let whole = Fork::of(&Blocks::one(hashes(&[1, 2])), 2);
+        let learn = |waiting| (0..10).for_each(|_| traffic.learn(Lesson { fork: whole, waiting }, 0.0));
+        learn(0.0);
+        assert_eq!(traffic.seen(whole).forked, 0.0);
+        learn(0.5);
+        assert!((4.5..5.0).contains(&traffic.seen(whole).forked), "{:?}", traffic.seen(whole));
     }
 
     #[test]

@@ -160,7 +160,7 @@ fn weights_of(case: &Value) -> Weights {
 /// Behaviour 26.
 #[test]
 fn default_weights() {
-    let weights = Policy::default().weights().unwrap();
+    let weights = Policy::Prefix.weights().unwrap();
     let weights: Vec<_> = weights.iter().map(|(scorer, weight)| (scorer.name(), weight)).collect();
     assert_eq!(weights, [("prefix", 3.0), ("queue", 2.0), ("kv", 2.0), ("no-hit-lru", 1.0)]);
     let printed = &seed("scorers.json")["weights_default"];

@@ -181,11 +181,11 @@ impl Router {
         taken.is_ok().then_some(probe.id)
     }
 
-    /// Blocks of belief for an endpoint: what its engine's cache holds, else what is configured.
+    /// Blocks of belief for an endpoint: what its engine's cache holds, in tokens of ours as far as answers tell what those
+    /// are, else what is configured.
     pub(crate) fn capacity_blocks(&self, sample: &Sample) -> usize {
-        let block = self.rules.block.tokens() as u64;
-        let told = sample.capacity_tokens.map(|tokens| (tokens / block).max(1));
-        let told = told.and_then(|blocks| usize::try_from(blocks).ok());
+        let block = self.rules.block.tokens() as f64 / self.ratios.usual();
+        let told = sample.capacity_tokens.map(|tokens| ((tokens as f64 / block) as usize).max(1));
         told.map_or(self.config.pool.index.capacity_blocks, |blocks| {
             blocks.min(config::defaults::ENGINE_BLOCKS_MAX)
         })

@@ -49,7 +49,7 @@ fn nothing_written_is_all_defaults() {
         listeners: vec![listener("127.0.0.1:8080", Protocol::Http1)],
         admin: "127.0.0.1:9090".parse().unwrap(),
         pool: Pool {
-            policy: Policy::Prefix,
+            policy: Policy::ExpectedTtft,
             weights: None,
             match_length: MatchLength::default(),
             seed: 0,
@@ -232,49 +232,6 @@ fn wrong_values_are_told_with_their_place() {
     ] {
         assert_eq!(file(text).unwrap_err(), fault, "{text}");
     }
-}
-
-#[test]
-fn weights_replace_the_preset_of_a_policy_that_sums() {
-    for (shows, text, weights) in [
-        ("none", "policy: prefix\n", None),
-        ("nothing written", "weights:\n", None),
-        ("one, the others 0", "weights: {token-load: 0.5}\n", Some((Scorer::TokenLoad, 0.5))),
-        ("of another policy", "{policy: affinity, weights: {kv: 3, lora: 0}}", Some((Scorer::Kv, 3.0))),
-    ] {
-        let found = file(text).unwrap().pool.weights;
-        assert_eq!(found, weights.map(|weight| Weights::new(&[weight]).unwrap()), "{shows}");
-    }
-}
-
-#[test]
-fn wrong_weights_are_told_with_their_place() {
-    const NUMBER: &str = "wanted a number from 0 to 1000000, such as 1 or 0.5";
-    const FOR: &str = "wanted them for prefix, prefix-only or affinity";
-    let scorers = one_of(&Scorer::NAMES);
-    for (text, fault) in [
-        (
-            "weights: {speed: 1}\n",
-            format!("f:1:11: weights.speed: found an unknown key, wanted {scorers}").as_str(),
-        ),
-        ("weights: {kv: -1}\n", &format!("f:1:15: weights.kv: found \"-1\", {NUMBER}")),
-        ("weights: {no-hit-lru: .nan}\n", &format!("f:1:23: weights.no-hit-lru: found \".nan\", {NUMBER}")),
-        ("weights: {prefix: inf}\n", &format!("f:1:19: weights.prefix: found \"inf\", {NUMBER}")),
-        ("weights: {prefix: 1000001}\n", &format!("f:1:19: weights.prefix: found \"1000001\", {NUMBER}")),
-        ("weights: {}\n", "f:1:10: weights: found no weight above 0, wanted at least one"),
-        ("weights: {kv: 0, queue: 0.0}\n", "f:1:10: weights: found no weight above 0, wanted at least one"),
-        ("weights: 3\n", "f:1:10: weights: found another kind of value, wanted keys and values"),
-        ("policy: sticky\nweights: {kv: 1}\n", &format!("f:2:10: weights: found weights for sticky, {FOR}")),
-        (
-            "match_length_weight: 1.5\n",
-            "f:1:22: match_length_weight: found \"1.5\", wanted a number from 0 to 1, such as 1 or 0.5",
-        ),
-    ] {
-        assert_eq!(file(text).unwrap_err(), fault, "{text}");
-    }
-    let given = Flags { policy: Some("random".to_owned()), ..Flags::default() };
-    let fault = load(Some(("f", "weights: {kv: 1}\n")), &given).unwrap_err().to_string();
-    assert_eq!(fault, format!("f:1:10: weights: found weights for random, {FOR}"), "the flag counts");
 }
 
 #[test]

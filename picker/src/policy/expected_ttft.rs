@@ -3,10 +3,11 @@
 //! The cost of an endpoint, in seconds; the least wins:
 //!
 //! ```text
-//! wait                                what is ahead of the request there
+//! wait                                what is ahead of the request there, other routers' requests among it
 //! + ANSWERING * in flight             what requests that only answer delay it by
 //! + work * kv                         what a KV cache delays that is nearly full, as much as one request at most
-//! + PRICE * prefill                   computing what the endpoint does not hold; what is shared by many counts less
+//! + prefill + (PRICE - 1) * miss      computing what the endpoint does not hold, at its pace and at the fleet's;
+//!                                     what is shared by many counts less
 //! + contention * (HORIZON * novelty * busy + OVERLOAD * excess)
 //! ```
 //!
@@ -27,14 +28,16 @@ use crate::traffic::Seen;
 
 /// Seconds that a request in flight delays another by while its answer is made.
 const ANSWERING: f64 = 0.000_5;
+/// Seconds that a request of others is taken for at least.
+const WORK_MIN: f64 = 0.005;
 /// What a second of computing counts beside a second of waiting.
 const PRICE: f64 = 3.5;
 /// Forks at one place, in a replica's fair share of all, from which a shared beginning counts half.
-const SHARED_BY: f64 = 3.0;
+const SHARED_BY: f64 = 2.0;
 /// How sharply.
 const SHARED_POWER: i32 = 4;
 /// The least that a replica's fair share is taken for: a few prompts are no crowd.
-const FORKS_MIN: f64 = 1.0;
+const FORKS_MIN: f64 = 2.0;
 /// Seconds that a new prompt may wait for its first token to find an endpoint that was idle in place of one always busy.
 const HORIZON: f64 = 100.0;
 /// How far above the mean an endpoint may be busy.
@@ -42,31 +45,43 @@ const SLACK: f64 = 0.1;
 /// Below this share of the time an endpoint is never overloaded.
 const BUSY_MIN: f64 = 0.2;
 /// Seconds for an excess of the whole time: a hundredth above the slack outweighs most misses.
-const OVERLOAD: f64 = 1_000.0;
+const OVERLOAD: f64 = 2_000.0;
 
-/// Columns: `wait`, `prefill`, `balance` and `overload` in seconds, `in-flight` in requests, `kv` as a share. Ties go where less was computed lately.
+/// Columns: `wait`, `prefill`, `miss` and `overload` in seconds, `in-flight` in requests, `kv` and `balance` as shares. Ties go
+/// where less was computed lately; for a request without a prompt, which computes nothing, by chance.
 pub(super) fn rank(view: &View<'_>) -> Ranking {
     let count = view.candidates.len() as f64;
     let held = view.matched.iter().copied().max().unwrap_or(0);
     let worth = worth(view.seen, count);
     let novelty = (1.0 - worth * f64::from(held) / f64::from(view.total.max(1))).powi(2);
     let contention = view.seen.contention;
+    let others = Others::of(view);
     let loads = || view.candidates.iter().map(|to| &to.load);
-    let busy = || loads().map(|load| load.in_flight.busy);
-    let limit = (1.0 + SLACK) * (busy().sum::<f64>() / count).max(BUSY_MIN);
-
-    let mut table = Table::new(view.candidates.len(), 6);
-    let worst = Worst::of(view);
-    table.fill("wait", -1.0, loads().map(|load| wait(load, worst, view.seen.work)));
-    table.fill("in-flight", -ANSWERING, loads().map(|load| load.in_flight.requests.into()));
-    table.fill("kv", -view.seen.work, loads().map(|load| tightness(load, worst)));
+    let busy = || loads().map(|load| load.in_flight.busy + others.wait(load).min(1.0));
+    let limit = (1.0 + SLACK) * mean(busy()).max(BUSY_MIN);
+    let token = mean(loads().map(|load| load.pace.tokens_per_second.recip()));
     let missed = |matched: u32| f64::from(view.total - held) + worth * f64::from(held - matched.min(held));
-    let tokens = view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);
-    table.fill("prefill", -PRICE, loads().zip(tokens).map(|(load, tokens)| load.pace.work(tokens)));
+    let tokens = || view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);
+
+    let mut table = Table::new(view.candidates.len(), 7);
+    let wait = |load: &Load| load.pace.queueing * load.in_flight.backlog + others.wait(load);
+    table.fill("wait", -1.0, loads().map(wait));
+    table.fill("in-flight", -ANSWERING, loads().map(|load| load.in_flight.requests.into()));
+    table.fill("kv", -view.seen.work, loads().map(|load| others.tightness(load)));
+    table.fill("prefill", -1.0, loads().zip(tokens()).map(|(load, tokens)| load.pace.work(tokens)));
+    table.fill("miss", 1.0 - PRICE, tokens().map(|tokens| tokens * token));
     table.fill("balance", -contention * HORIZON * novelty, busy());
     table.fill("overload", -contention * OVERLOAD, busy().map(|busy| (busy - limit).max(0.0)));
     let waiting = waiting(view, &table, held);
-    Ranking { waiting, ..Ranking::of(table, Ties::Less(|to| to.load.in_flight.recent)) }
+    let ties = if view.total > 0 { Ties::Less(|to| to.load.in_flight.recent) } else { Ties::Chance };
+    Ranking { waiting, ..Ranking::of(table, ties) }
+}
+
+/// Of what is a number.
+fn mean(figures: impl Iterator<Item = f64>) -> f64 {
+    let add = |(sum, count), figure| (sum + figure, count + 1.0);
+    let (sum, count) = figures.filter(|figure| figure.is_finite()).fold((0.0, 0.0), add);
+    sum / f64::max(count, 1.0)
 }
 
 /// What a second copy of the shared beginning costs, 0 to 1: the more prompts part where this one does, the less.
@@ -75,32 +90,39 @@ fn worth(seen: Seen, count: f64) -> f64 {
     1.0 / (1.0 + (seen.forked / fair_share / SHARED_BY).powi(SHARED_POWER))
 }
 
-/// The worst that any candidate is known to be: what an unmeasured one is taken for, as it may be worse.
+/// What engines say of requests that are not this router's. One that says nothing while others do is taken for worse than
+/// any of them: unmeasured is not idle.
 #[derive(Clone, Copy)]
-struct Worst {
+struct Others {
+    /// Requests waiting at an unmeasured endpoint.
     foreign: f64,
+    /// Share of the KV cache in use there.
     kv_usage: f64,
+    /// Seconds that one takes.
+    work: f64,
 }
 
-impl Worst {
+impl Others {
     fn of(view: &View<'_>) -> Self {
-        let most = |figure: fn(&Load) -> Option<f64>| {
-            view.candidates.iter().filter_map(|to| figure(&to.load)).fold(0.0, f64::max)
+        let worst = |figure: fn(&Load) -> Option<f64>| {
+            view.candidates.iter().filter_map(|to| figure(&to.load)).reduce(f64::max)
         };
-        Self { foreign: most(|load| load.foreign), kv_usage: most(|load| load.kv_usage) }
+        Self {
+            foreign: worst(|load| load.foreign).map_or(0.0, |foreign| foreign + 1.0),
+            kv_usage: worst(|load| load.kv_usage).unwrap_or(0.0),
+            work: view.seen.work.max(WORK_MIN),
+        }
     }
-}
 
-/// Seconds until the prompt is begun: what this router has in flight there, and what others have waiting. `work` is what a
-/// request takes.
-fn wait(load: &Load, worst: Worst, work: f64) -> f64 {
-    let foreign = load.foreign.unwrap_or(worst.foreign);
-    load.pace.queueing * load.in_flight.backlog + foreign * work.max(load.pace.overhead)
-}
+    /// Seconds until they are computed.
+    fn wait(&self, load: &Load) -> f64 {
+        load.foreign.unwrap_or(self.foreign) * self.work
+    }
 
-/// How much running requests get in each other's way, 0 to 1: nothing while there is room in the KV cache.
-fn tightness(load: &Load, worst: Worst) -> f64 {
-    load.kv_usage.unwrap_or(worst.kv_usage).clamp(0.0, 1.0).powi(4)
+    /// How much running requests get in each other's way, 0 to 1: nothing while there is room in the KV cache.
+    fn tightness(&self, load: &Load) -> f64 {
+        load.kv_usage.unwrap_or(self.kv_usage).clamp(0.0, 1.0).powi(4)
+    }
 }
 
 /// Of the time to the first token at the best holder, the share that is waiting.

@@ -15,8 +15,7 @@ use crate::score::{Candidate, Scorer, View, Weights};
 /// How an endpoint is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Prefix 3, queue 2, kv 2, no-hit-lru 1: affinity weighed against load. The default.
-    #[default]
+    /// Prefix 3, queue 2, kv 2, no-hit-lru 1: affinity weighed against load.
     Prefix,
     /// The longest match alone, blind to load; a cold request goes where the tie falls.
     PrefixOnly,
@@ -32,7 +31,8 @@ pub enum Policy {
     Guarded,
     /// The endpoints that hold most of the prompt, until they are saturated; among those, the least prompt tokens to compute.
     Affinity,
-    /// The soonest first token.
+    /// The soonest first token, with what it costs the requests after. The default.
+    #[default]
     ExpectedTtft,
 }
 

@@ -14,6 +14,8 @@ const OTHER: &str = "";
 
 /// An answer moves the figure by this share of the difference at least, the first ones by more.
 const STEP_MIN: f64 = 1.0 / 32.0;
+/// Answers from which a model's figure is taken for the engine's.
+const ANSWERS_MIN: u64 = 16;
 /// One answer counts for no more than this difference of logarithms: a prompt of one odd language, or an image.
 const DIFFERENCE_MAX: f64 = 0.5;
 /// What a ratio can be: from text that every byte is a token of, to words that no vocabulary has.
@@ -50,6 +52,15 @@ impl Ratios {
         }
     }
 
+    /// That of the model with the most answers, in steps of an eighth: capacities that hang on it are not to tremble. 1 until
+    /// there are enough answers.
+    pub(crate) fn usual(&self) -> f64 {
+        let models = self.0.lock();
+        let most = models.values().max_by_key(|ratio| ratio.answers);
+        let known = most.filter(|ratio| ratio.answers >= ANSWERS_MIN);
+        known.map_or(1.0, |known| ((known.ratio * 8.0).round() / 8.0).max(RATIO_MIN))
+    }
+
     /// All of them, by name.
     pub(crate) fn map<T>(&self, show: impl Fn(&str, Ratio) -> T) -> Vec<T> {
         self.0.lock().iter().map(|(model, &ratio)| show(model, ratio)).collect()
@@ -69,6 +80,19 @@ impl Ratio {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usual_ratio_is_that_of_the_busiest_model() {
+        let ratios = Ratios::default();
+        let learn = |model, times, router| (0..times).for_each(|_| _ = ratios.learn(model, router, 100.0));
+        learn("m", 15, 152.0);
+        assert_eq!(ratios.usual(), 1.0, "too few answers");
+        learn("m", 5, 152.0);
+        learn("n", 16, 300.0);
+        assert_eq!(ratios.usual(), 1.5);
+        learn("n", 16, 300.0);
+        assert_eq!(ratios.usual(), 3.0);
+    }
 
     #[test]
     fn the_ratio_is_the_usual_one_whatever_some_answers_say() {
