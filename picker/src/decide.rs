@@ -194,7 +194,7 @@ pub fn choose_matched(
         seen: index.traffic().seen(fork),
     };
     let ranking = rules.policy.rank(&view, rules.weights);
-    let lesson = Lesson { fork, waiting: ranking.waiting };
+    let lesson = Lesson { fork, waiting: ranking.waiting, blocks: total as f32 };
     let choices = choices(&ranking, &view, draw);
     let Asked { blocks, reading, model, stream, recall, session, session_at: _, fills_cache } = asked;
     let table = ranking.table;
@@ -236,9 +236,10 @@ impl Decision {
         (self.fills_cache && self.blocks.total() > 0).then(|| index.commit(id, &self.blocks, self.cold))
     }
 
-    /// Learns what this request has in common with others, which takes `work` seconds of computing where it went. Once for a request.
-    pub fn learn(&self, index: &Index, work: f64) {
-        index.traffic().learn(self.lesson, work);
+    /// Learns what this request has in common with others: which takes `work` seconds of computing where it went. Once for a
+    /// request.
+    pub fn learn(&self, index: &Index, went: &Choice, work: f64) {
+        index.traffic().learn(self.lesson, went.matched, work);
     }
 
     /// Records where the session is, beside the commit; nothing for a request without one.

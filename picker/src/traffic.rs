@@ -17,6 +17,8 @@ const FORKS_MAX: usize = 4_096;
 const HALF_LIFE: f32 = 346.0;
 /// What one request moves an average by.
 const STEP: f32 = 0.02;
+/// The same for the share of prompts that is held, which a few long ones must not move.
+const HELD_STEP: f32 = 0.005;
 
 /// Where a prompt leaves what some endpoint holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub(crate) struct Lesson {
     pub(crate) fork: Option<Fork>,
     /// Of the time to its first token at the endpoint that holds most of it, the share that is waiting, 0 to 1.
     pub(crate) waiting: f32,
+    /// Blocks of the request.
+    pub(crate) blocks: f32,
 }
 
 /// What a decision reads.
@@ -57,6 +61,8 @@ pub struct Seen {
     pub contention: f64,
     /// Seconds of computing that a request took, over the latest ones; 0 before the first.
     pub work: f64,
+    /// Share of the blocks that was held where the requests went, 0 to 1, over the latest ones.
+    pub held: f64,
 }
 
 /// Shared by all requests of a pool.
@@ -68,13 +74,16 @@ pub struct Traffic {
     forked_anywhere: Fading,
     contention: Average,
     work: Average,
+    held_blocks: Average,
+    blocks: Average,
 }
 
 impl Default for Traffic {
     fn default() -> Self {
         let forks = (0..FORKS_MAX).map(|_| Slot::default()).collect();
-        let (requests, forked_anywhere, contention, work) = Default::default();
-        Self { forks, requests, forked_anywhere, contention, work }
+        let (requests, forked_anywhere) = Default::default();
+        let (contention, work, held_blocks, blocks) = Default::default();
+        Self { forks, requests, forked_anywhere, contention, work, held_blocks, blocks }
     }
 }
 
@@ -88,14 +97,20 @@ impl Traffic {
             forked_anywhere: self.forked_anywhere.at(now).into(),
             contention: self.contention.value().into(),
             work: self.work.value().into(),
+            held: f64::from(self.held_blocks.value()) / f64::from(self.blocks.value()).max(1.0),
         }
     }
 
-    /// Learns from a request that went to an endpoint where it takes `work` seconds of computing. O(1).
-    pub(crate) fn learn(&self, lesson: Lesson, work: f64) {
+    /// Learns from a request that went to an endpoint which holds so many of its blocks, and where it takes `work` seconds
+    /// of computing. O(1).
+    pub(crate) fn learn(&self, lesson: Lesson, held: u32, work: f64) {
+        if lesson.blocks > 0.0 {
+            self.blocks.learn(lesson.blocks, HELD_STEP);
+            self.held_blocks.learn(held as f32, HELD_STEP);
+        }
         let now = self.requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        self.contention.learn(lesson.waiting);
-        self.work.learn(work as f32);
+        self.contention.learn(lesson.waiting, STEP);
+        self.work.learn(work as f32, STEP);
         let Some(fork) = lesson.fork else { return };
         let weight = if fork.next.is_some() { 1.0 } else { lesson.waiting.clamp(0.0, 1.0) };
         if self.slot(fork).count(fork, weight, now) {
@@ -173,14 +188,14 @@ impl Average {
         f32::from_bits((self.0.load(Ordering::Relaxed) >> 32) as u32)
     }
 
-    fn learn(&self, sample: f32) {
+    fn learn(&self, sample: f32, step: f32) {
         if !sample.is_finite() {
             return;
         }
         let word = self.0.load(Ordering::Relaxed);
         let samples = (word as u32).saturating_add(1);
         let value = f32::from_bits((word >> 32) as u32);
-        let next = value + (sample - value) * STEP.max(1.0 / samples as f32);
+        let next = value + (sample - value) * step.max(1.0 / samples as f32);
         self.0.store(u64::from(next.to_bits()) << 32 | u64::from(samples), Ordering::Relaxed);
     }
 }
@@ -202,7 +217,7 @@ mod tests {
     }
 
     fn learn(traffic: &Traffic, fork: Option<Fork>) {
-        traffic.learn(Lesson { fork, waiting: 0.0 }, 0.0);
+        traffic.learn(Lesson { fork, ..Lesson::default() }, 0, 0.0);
     }
 
     #[test]
@@ -246,7 +261,9 @@ mod tests {
     fn a_whole_prompt_counts_as_far_as_it_waits() {
         let traffic = Traffic::default();
         let whole = Fork::of(&Blocks::one(hashes(&[1, 2])), 2);
-        let learn = |waiting| (0..10).for_each(|_| traffic.learn(Lesson { fork: whole, waiting }, 0.0));
+        let learn = |waiting| {
+            (0..10).for_each(|_| traffic.learn(Lesson { fork: whole, waiting, blocks: 2.0 }, 2, 0.0))
+        };
         learn(0.0);
         assert_eq!(traffic.seen(whole).forked, 0.0);
         learn(0.5);
@@ -277,9 +294,18 @@ mod tests {
     }
 
     #[test]
+    fn the_share_that_is_held_is_of_blocks() {
+        let traffic = Traffic::default();
+        for (blocks, held) in [(90.0, 60), (10.0, 0), (0.0, 0)] {
+            traffic.learn(Lesson { blocks, ..Lesson::default() }, held, 0.0);
+        }
+        assert!((traffic.seen(None).held - 0.6).abs() < 1e-6, "{:?}", traffic.seen(None));
+    }
+
+    #[test]
     fn averages_follow_the_latest() {
         let traffic = Traffic::default();
-        let learn = |waiting, work| traffic.learn(Lesson { fork: None, waiting }, work);
+        let learn = |waiting, work| traffic.learn(Lesson { waiting, ..Lesson::default() }, 0, work);
         learn(1.0, 0.25);
         assert_eq!((traffic.seen(None).contention, traffic.seen(None).work), (1.0, 0.25));
         (0..400).for_each(|_| learn(0.0, 0.5));

@@ -59,7 +59,7 @@ impl Fleet {
         decision.commit(&self.index, best.id);
         let (to, uncached_tokens) = (best.candidate, tokens(prompt.len() - best.matched as usize));
         let work = self.paces[to].work(uncached_tokens.into());
-        decision.learn(&self.index, work);
+        decision.learn(&self.index, &best, work);
         let request = Request { uncached_tokens, pace: self.paces[to], is_streamed: true };
         let booked = self.ledgers[to].book(request, Micros(now));
         (to, booked, now + (work * 1e6) as u64)

@@ -168,7 +168,7 @@ impl<'a> Fleet<'a> {
         decision.commit(&self.index, best.id);
         let work =
             self.members[self.present[best.candidate]].work(self.uncached_tokens(arrival, best.matched));
-        decision.learn(&self.index, work);
+        decision.learn(&self.index, &best, work);
         decision.remember(&self.sessions, best.id, micros(now));
         self.give(place, arrival, best, now);
         if self.decisions.len() < self.options.decisions_shown {

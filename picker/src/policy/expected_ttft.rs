@@ -6,7 +6,7 @@
 //! wait                                what is ahead of the request there, other routers' requests among it
 //! + ANSWERING * in flight             what requests that only answer delay it by
 //! + work * kv                         what a KV cache delays that is nearly full, as much as one request at most
-//! + prefill + (PRICE - 1) * miss      computing what the endpoint does not hold, at its pace and at the fleet's;
+//! + prefill + (price - 1) * miss      computing what the endpoint does not hold, at its pace and at the fleet's;
 //!                                     what is shared by many counts less
 //! + contention * (HORIZON * novelty * busy + OVERLOAD * excess)
 //! ```
@@ -31,7 +31,11 @@ const ANSWERING: f64 = 0.000_5;
 /// Seconds that a request of others is taken for at least.
 const WORK_MIN: f64 = 0.005;
 /// What a second of computing counts beside a second of waiting.
-const PRICE: f64 = 3.5;
+const PRICE: f64 = 3.0;
+/// And for each miss that follows from it.
+const DISPLACED: f64 = 0.25;
+/// A larger share is taken for this one.
+const HELD_MAX: f64 = 0.96;
 /// Forks at one place, in a replica's fair share of all, from which a shared beginning counts half.
 const SHARED_BY: f64 = 2.0;
 /// How sharply.
@@ -69,12 +73,18 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     table.fill("in-flight", -ANSWERING, loads().map(|load| load.in_flight.requests.into()));
     table.fill("kv", -view.seen.work, loads().map(|load| others.tightness(load)));
     table.fill("prefill", -1.0, loads().zip(tokens()).map(|(load, tokens)| load.pace.work(tokens)));
-    table.fill("miss", 1.0 - PRICE, tokens().map(|tokens| tokens * token));
+    table.fill("miss", 1.0 - price(view.seen), tokens().map(|tokens| tokens * token));
     table.fill("balance", -contention * HORIZON * novelty, busy());
     table.fill("overload", -contention * OVERLOAD, busy().map(|busy| (busy - limit).max(0.0)));
     let waiting = waiting(view, &table, held);
     let ties = if view.total > 0 { Ties::Less(|to| to.load.in_flight.recent) } else { Ties::Chance };
     Ranking { waiting, ..Ranking::of(table, ties) }
+}
+
+/// What a second of computing a miss counts. What it puts into a cache pushes out as much, which would have been hit about as
+/// often as anything is, and its own miss would push out again as much: `1 / (1 - held)` misses in all.
+fn price(seen: Seen) -> f64 {
+    PRICE + DISPLACED / (1.0 - seen.held.clamp(0.0, HELD_MAX))
 }
 
 /// Of what is a number.

@@ -91,7 +91,7 @@ impl Forward<'_> {
         let Some(connection) = connected else { return Ok(None) };
         endpoint.set_reachable(true);
         let belief = Belief::commit(self.router, decision, choice);
-        decision.learn(&self.router.index, booking.work());
+        decision.learn(&self.router.index, choice, booking.work());
         decision.remember(&self.router.sessions, choice.id, self.router.clock.now());
         let client = self.session.req_header();
         let bodiless = client.method == Method::HEAD;
