@@ -60,10 +60,12 @@ fn endings() -> Vec<(&'static str, u16, Answer)> {
 async fn whatever_the_engine_does_gives_its_load_back() {
     let stub = Stub::start().await;
     let router = Setup::of(&[&stub]).yaml("timeouts: {first_byte: 300ms, idle: 300ms}").start().await;
-    for (seed, (shows, status, answer)) in (0..).zip(endings()) {
-        stub.always(answer);
-        assert_eq!(router.chat(streamed(seed)).await.status(), status, "{shows}");
-        assert_nothing_left(&router, shows).await;
+    for (asked, body) in [("for a stream", streamed as fn(u64) -> String), ("for it whole", prompts::cold)] {
+        for (seed, (shows, status, answer)) in (0..).zip(endings()) {
+            stub.always(answer);
+            assert_eq!(router.chat(body(seed)).await.status(), status, "{shows}, asked {asked}");
+            assert_nothing_left(&router, &format!("{shows}, asked {asked}")).await;
+        }
     }
     stub.always(Answer::stream([chunk(EVENT), Step::Hang]));
     assert!(router.chat(streamed(99)).await.broken.is_some(), "silent midway");
@@ -104,6 +106,47 @@ async fn an_endpoint_that_refuses_keeps_nothing_and_the_next_one_neither() {
     b.refuse().await;
     router.chat(streamed(9)).await.assert_router_error(502);
     assert_nothing_left(&router, "nobody there").await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_gives_its_load_back_once() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    for (seed, body) in (0..).zip([streamed, prompts::cold]) {
+        stub.always(Answer::json(200, "{}"));
+        router.chat(body(seed)).await;
+        let (warm, before) = (stub.last().connection, stub.count());
+        stub.script(move |request| match request.connection == warm {
+            true => Answer::steps([Step::Close]),
+            false => Answer::json(200, "{}"),
+        });
+        assert_eq!(router.chat(body(seed + 10)).await.status(), 200);
+        assert_eq!(stub.count() - before, 2, "lost and repeated");
+        assert_nothing_left(&router, "sent again").await;
+    }
+}
+
+/// An answer that comes whole shows no first token: its prompt is no work after twice the time that it should take, and the
+/// request stays in flight until it ends.
+#[tokio::test]
+async fn a_prompt_of_a_whole_answer_is_work_for_a_while_only() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let end = Signal::default();
+    stub.always(Answer::steps([
+        Step::Wait(end.clone()),
+        write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"),
+    ]));
+    let mut client = Client::connect(router.data).await;
+    client.send(post(PATH, prompts::cold(1))).await;
+    router.sees("a", "in_flight", 1).await;
+    router.sees("a", "backlog_seconds", 0).await;
+    let late = router.endpoint("a").await;
+    assert_eq!([&late["in_flight"], &late["prefilling"]], [1, 1], "{late}");
+    assert_eq!(late["uncached_tokens"], COLD_TOKENS);
+    end.fire();
+    client.head().await;
+    assert_nothing_left(&router, "a whole answer").await;
 }
 
 /// vLLM sends the head of a stream before it has computed anything: only an event says that the prompt is done.

@@ -12,6 +12,7 @@ use content::blocks::{Content, look_up};
 use content::bodies::{Fleet, KILOBYTE, chat, conversation, plain};
 use picker::belief::EndpointId;
 use picker::hash::Blocks;
+use picker::policy::Policy::{self, ExpectedTtft, Prefix};
 
 #[path = "../../bench/src/content/mod.rs"]
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "the bench crate uses and tests all of it")]
@@ -22,15 +23,20 @@ type Work = Box<dyn FnMut()>;
 /// Makes what is counted; is not counted itself.
 type Prepare = fn() -> Work;
 
-/// Name, calls, and what makes the work. Enough calls that the index's random key is no noise.
-const SCENARIOS: [(&str, u32, Prepare); 14] = [
-    ("decide-2KB-8", 200, || decide(chat, 2, 8)),
-    ("decide-12KB-8", 100, || decide(chat, 12, 8)),
-    ("decide-128KB-8", 20, || decide(chat, 128, 8)),
-    ("decide-400KB-8", 12, || decide(chat, 400, 8)),
-    ("decide-12KB-256", 100, || decide(chat, 12, 256)),
-    ("decide-no-escape-12KB-8", 100, || decide(plain, 12, 8)),
-    ("decide-20-messages-12KB-8", 100, || decide(|bytes, question| conversation(bytes, 20, question), 12, 8)),
+/// Name, calls, and what makes the work. Enough calls that the index's random key is no noise. `decide` is under the policy
+/// `prefix`, whose scores are the sums of several, unless the name says another.
+const SCENARIOS: [(&str, u32, Prepare); 16] = [
+    ("decide-2KB-8", 200, || decide(Prefix, chat, 2, 8)),
+    ("decide-12KB-8", 100, || decide(Prefix, chat, 12, 8)),
+    ("decide-128KB-8", 20, || decide(Prefix, chat, 128, 8)),
+    ("decide-400KB-8", 12, || decide(Prefix, chat, 400, 8)),
+    ("decide-12KB-256", 100, || decide(Prefix, chat, 12, 256)),
+    ("decide-no-escape-12KB-8", 100, || decide(Prefix, plain, 12, 8)),
+    ("decide-20-messages-12KB-8", 100, || {
+        decide(Prefix, |bytes, question| conversation(bytes, 20, question), 12, 8)
+    }),
+    ("decide-expected-ttft-12KB-8", 100, || decide(ExpectedTtft, chat, 12, 8)),
+    ("decide-expected-ttft-12KB-256", 100, || decide(ExpectedTtft, chat, 12, 256)),
     ("look-up-A", 256, || look_ups(Content::A)),
     ("look-up-B", 64, || look_ups(Content { prompts: 32, ..Content::B })),
     ("look-up-C", 64, || look_ups(Content { prompts: 16, ..Content::C })),
@@ -68,8 +74,8 @@ fn counted_from_here(calls: u32, work: &mut dyn FnMut()) {
     }
 }
 
-fn decide(body: fn(usize, &str) -> String, kilobytes: usize, endpoints: u32) -> Work {
-    let fleet = Fleet::with_others(endpoints, OTHERS);
+fn decide(policy: Policy, body: fn(usize, &str) -> String, kilobytes: usize, endpoints: u32) -> Work {
+    let fleet = Fleet::with_others(endpoints, OTHERS).under(policy);
     fleet.learn(&body(kilobytes * KILOBYTE, "known"));
     let asked = body(kilobytes * KILOBYTE, "What is new?");
     Box::new(move || drop(black_box(fleet.decide(black_box(&asked)))))

@@ -6,6 +6,7 @@ use picker::chance::Draw;
 use picker::decide::{Ask, Rules, decide_recalling};
 use picker::load::Load;
 use picker::memo::Memo;
+use picker::policy::Policy;
 use picker::read::Api;
 use picker::score::Candidate;
 
@@ -59,6 +60,8 @@ pub struct Fleet {
     pub index: Index,
     /// Every endpoint, lightly loaded.
     pub candidates: Vec<Candidate>,
+    /// The default ones, unless another policy was asked for.
+    rules: Rules,
 }
 
 impl Fleet {
@@ -70,7 +73,8 @@ impl Fleet {
     /// A fleet of `endpoints`, each holding `others` prompts of its own.
     pub fn with_others(endpoints: u32, others: u32) -> Self {
         let index = Index::default();
-        let load = Load { waiting: Some(0.0), running: Some(1.0), kv_usage: Some(0.3), ..Load::default() };
+        let load = Load { waiting: Some(0.0), running: Some(1.0), ..Load::default() };
+        let load = Load { kv_usage: Some(0.3), foreign: Some(0.0), ..load };
         let candidates = (0..endpoints).map(|id| Candidate::new(EndpointId(id), load)).collect::<Vec<_>>();
         for candidate in &candidates {
             index
@@ -81,7 +85,12 @@ impl Fleet {
                 index.commit(candidate.id, &unique(number, OTHER_BLOCKS), false);
             }
         }
-        Self { index, candidates }
+        Self { index, candidates, rules: Rules::default() }
+    }
+
+    /// The same fleet under this policy.
+    pub fn under(self, policy: Policy) -> Self {
+        Self { rules: Rules { policy, ..self.rules }, ..self }
     }
 
     /// What the router does with a body before it forwards it.
@@ -91,15 +100,15 @@ impl Fleet {
 
     /// The same with a memo.
     pub fn decide_recalling(&self, memo: Option<&Memo>, body: &str) -> Decision {
-        let (rules, draw) = (Rules::default(), Draw { seed: 0, turn: 0 });
-        decide_recalling(&ask(body), memo, &self.candidates, &self.index, &rules, draw)
+        let draw = Draw { seed: 0, turn: 0 };
+        decide_recalling(&ask(body), memo, &self.candidates, &self.index, &self.rules, draw)
             .expect("only a duplicate salt is refused")
     }
 
     /// Has a memo learn from a body, as the router does once the request is on its way.
     pub fn recall(&self, memo: &Memo, body: &str) {
         let decision = self.decide_recalling(Some(memo), body);
-        memo.learn(&ask(body), &Rules::default(), &decision.recall);
+        memo.learn(&ask(body), &self.rules, &decision.recall);
     }
 
     /// Makes a body's prompt known to the fourth endpoint.
@@ -121,14 +130,17 @@ mod tests {
     /// A body that cannot be read is decided fast, so a bench on one would show a gain.
     #[test]
     fn a_new_question_after_a_known_prompt_matches_all_but_its_end() {
-        let fleet = Fleet::new(8);
-        for (known, asked) in [
+        let fleets = [Policy::Prefix, Policy::default()].map(|policy| Fleet::new(8).under(policy));
+        let prompts = [
             (chat(12 * KILOBYTE, "known"), chat(12 * KILOBYTE, "What is new?")),
             (plain(12 * KILOBYTE, "known"), plain(12 * KILOBYTE, "What is new?")),
             (conversation(12 * KILOBYTE, 20, "known"), conversation(12 * KILOBYTE, 20, "What is new?")),
-        ] {
-            fleet.learn(&known);
-            let decision = fleet.decide(&asked);
+        ];
+        for (fleet, (known, asked)) in
+            fleets.iter().flat_map(|fleet| prompts.iter().map(move |it| (fleet, it)))
+        {
+            fleet.learn(known);
+            let decision = fleet.decide(asked);
             assert_eq!(decision.reading, Reading::Prompt);
             let best = decision.best().expect("a fleet");
             let (matched, total) = (best.matched as usize, decision.blocks.total());
