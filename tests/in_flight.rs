@@ -127,26 +127,28 @@ async fn a_request_that_is_sent_again_gives_its_load_back_once() {
 }
 
 /// An answer that comes whole shows no first token: its prompt is no work after twice the time that it should take, and the
-/// request stays in flight until it ends.
+/// request stays in flight until it ends. Of two, because the first in a queue is never work for longer than it should be.
 #[tokio::test]
-async fn a_prompt_of_a_whole_answer_is_work_for_a_while_only() {
+async fn prompts_of_whole_answers_are_work_for_a_while_only() {
     let stub = Stub::start().await;
     let router = Setup::of(&[&stub]).start().await;
     let end = Signal::default();
-    stub.always(Answer::steps([
-        Step::Wait(end.clone()),
-        write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"),
-    ]));
-    let mut client = Client::connect(router.data).await;
-    client.send(post(PATH, prompts::cold(1))).await;
-    router.sees("a", "in_flight", 1).await;
+    let whole = write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+    stub.always(Answer::steps([Step::Wait(end.clone()), whole]));
+    let mut clients = [Client::connect(router.data).await, Client::connect(router.data).await];
+    for (seed, client) in (0..).zip(&mut clients) {
+        client.send(post(PATH, prompts::cold(seed))).await;
+    }
+    router.sees("a", "in_flight", 2).await;
     router.sees("a", "backlog_seconds", 0).await;
     let late = router.endpoint("a").await;
-    assert_eq!([&late["in_flight"], &late["prefilling"]], [1, 1], "{late}");
-    assert_eq!(late["uncached_tokens"], COLD_TOKENS);
-    end.fire();
-    client.head().await;
-    assert_nothing_left(&router, "a whole answer").await;
+    assert_eq!([&late["in_flight"], &late["prefilling"]], [2, 2], "{late}");
+    assert_eq!(late["uncached_tokens"], 2 * COLD_TOKENS);
+    end.fire_all();
+    for client in &mut clients {
+        client.head().await;
+    }
+    assert_nothing_left(&router, "whole answers").await;
 }
 
 /// vLLM sends the head of a stream before it has computed anything: only an event says that the prompt is done.
