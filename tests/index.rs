@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness::client::{Response, get};
-use harness::router::{Router, free_addresses, run};
+use harness::router::{POLICIES, Router, free_addresses, run};
 use harness::{Answer, Load, Metrics, Setup, Stub, prompts};
 use serde_json::Value;
 
@@ -146,45 +146,49 @@ fn page(cache: &str, started: u32) -> Metrics {
 // D12, part 1: a physical block of 4,096 tokens is nothing to route by.
 #[tokio::test]
 async fn a_huge_block_size_leaves_affinity_alone() {
-    let (a, b, router) = pair("").await;
-    for stub in [&a, &b] {
-        stub.metrics(page(r#"block_size="4096",num_gpu_blocks="500",prefix_match_unit="32""#, 1));
+    for policy in POLICIES {
+        let (a, b, router) = pair(&format!("policy: {policy}")).await;
+        for stub in [&a, &b] {
+            stub.metrics(page(r#"block_size="4096",num_gpu_blocks="500",prefix_match_unit="32""#, 1));
+        }
+        router.sees("a", "block_size", 4096).await;
+        router.sees("b", "block_size", 4096).await;
+        let shared = prompts::text(1, 800 * 4);
+        for number in 0..20 {
+            router.chat(prompts::chat(&format!("{shared}{}", prompts::text(100 + number, 100 * 4)))).await;
+        }
+        let most = a.count().max(b.count());
+        assert!(most >= 18, "{} and {}", a.count(), b.count());
     }
-    router.sees("a", "block_size", 4096).await;
-    router.sees("b", "block_size", 4096).await;
-    let shared = prompts::text(1, 800 * 4);
-    for number in 0..20 {
-        router.chat(prompts::chat(&format!("{shared}{}", prompts::text(100 + number, 100 * 4)))).await;
-    }
-    let most = a.count().max(b.count());
-    assert!(most >= 18, "{} and {}", a.count(), b.count());
 }
 
 // D12, part 2
 #[tokio::test]
 async fn a_restart_with_another_block_size_concerns_that_replica_alone() {
-    let (a, b, router) = pair("").await;
-    let cache = |size: u32| format!(r#"block_size="{size}",num_gpu_blocks="1000""#);
-    for stub in [&a, &b] {
-        stub.metrics(page(&cache(16), 1));
+    for policy in POLICIES {
+        let (a, b, router) = pair(&format!("policy: {policy}")).await;
+        let cache = |size: u32| format!(r#"block_size="{size}",num_gpu_blocks="1000""#);
+        for stub in [&a, &b] {
+            stub.metrics(page(&cache(16), 1));
+        }
+        router.sees("a", "block_size", 16).await;
+        router.sees("b", "block_size", 16).await;
+        let mut sent = Vec::new();
+        for number in 0..8 {
+            let body = blocks(number, 20);
+            sent.push((router.chat(&body).await.endpoint(), body));
+        }
+        a.metrics(page(&cache(64), 100));
+        router.sees("a", "block_size", 64).await;
+        router.sees("a", "index_blocks", 0).await;
+        for (endpoint, body) in sent {
+            let explained = router.explain(&body).await.json();
+            let wanted = if endpoint == "a" { "0/20" } else { "20/20" };
+            assert_eq!(explained["match"], wanted, "{endpoint} {explained}");
+        }
+        let warming = send_to_a(&router, &a, &b).await;
+        assert_eq!(router.chat(&warming).await.matched(), (20, 20));
     }
-    router.sees("a", "block_size", 16).await;
-    router.sees("b", "block_size", 16).await;
-    let mut sent = Vec::new();
-    for number in 0..8 {
-        let body = blocks(number, 20);
-        sent.push((router.chat(&body).await.endpoint(), body));
-    }
-    a.metrics(page(&cache(64), 100));
-    router.sees("a", "block_size", 64).await;
-    router.sees("a", "index_blocks", 0).await;
-    for (endpoint, body) in sent {
-        let explained = router.explain(&body).await.json();
-        let wanted = if endpoint == "a" { "0/20" } else { "20/20" };
-        assert_eq!(explained["match"], wanted, "{endpoint} {explained}");
-    }
-    let warming = send_to_a(&router, &a, &b).await;
-    assert_eq!(router.chat(&warming).await.matched(), (20, 20));
 }
 
 async fn send_to_a(router: &Router, a: &Stub, b: &Stub) -> String {

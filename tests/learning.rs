@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness::log::Received;
-use harness::router::row;
+use harness::router::{POLICIES, row};
 use harness::script::{chunk, last_chunk};
 use harness::{Answer, Load, Metrics, Router, Setup, Signal, Step, Stub, prompts};
 use serde_json::Value;
@@ -58,9 +58,9 @@ impl Cache {
     }
 }
 
-async fn pair() -> (Stub, Stub, Router) {
+async fn pair(policy: &str) -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).start().await;
+    let router = Setup::of(&[&a, &b]).policy(policy).start().await;
     (a, b, router)
 }
 
@@ -106,30 +106,38 @@ async fn belief(router: &Router, what: &str, count: u64) {
 // D08, case 1
 #[tokio::test]
 async fn an_address_where_nobody_listened_has_an_empty_cache_behind_it() {
-    let (a, b, router) = pair().await;
-    warm(&router, &b, 1..=1).await;
-    assert_eq!(credit(&router, 1).await, 17);
-    a.refuse().await;
-    belief(&router, "drops", 1).await;
-    a.accept_again().await;
-    router.sees("a", "usable", true).await;
-    load(&router, "a", &a, 2.0).await;
-    assert_eq!(credit(&router, 1).await, 0);
-    assert_eq!(send(&router, 1).await.endpoint(), "b");
-    assert_eq!(router.endpoint("a").await["belief"]["drops"], 1, "once, however long it was away");
+    for policy in POLICIES {
+        let (a, b, router) = pair(policy).await;
+        warm(&router, &b, 1..=1).await;
+        assert_eq!(credit(&router, 1).await, 17);
+        a.refuse().await;
+        belief(&router, "drops", 1).await;
+        a.accept_again().await;
+        router.sees("a", "usable", true).await;
+        load(&router, "a", &a, 2.0).await;
+        assert_eq!(credit(&router, 1).await, 0);
+        assert_eq!(send(&router, 1).await.endpoint(), "b");
+        assert_eq!(router.endpoint("a").await["belief"]["drops"], 1, "once, however long it was away");
+    }
 }
 
 /// One refused connect is no restart: a backlog may run over.
 #[tokio::test]
 async fn an_address_that_refuses_once_keeps_its_credit() {
-    let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml("load: {scrape_interval: 3s, stale_after: 1m}").start().await;
-    b.refuse().await;
-    assert_eq!(send(&router, 1).await.endpoint(), "a");
-    a.refuse().await;
-    send(&router, 2).await.assert_router_error(502);
-    a.accept_again().await;
-    assert_eq!(send(&router, 1).await.matched(), (17, 17));
+    for policy in POLICIES {
+        let (a, b) = (Stub::start().await, Stub::start().await);
+        let router = Setup::of(&[&a, &b])
+            .policy(policy)
+            .yaml("load: {scrape_interval: 3s, stale_after: 1m}")
+            .start()
+            .await;
+        b.refuse().await;
+        assert_eq!(send(&router, 1).await.endpoint(), "a");
+        a.refuse().await;
+        send(&router, 2).await.assert_router_error(502);
+        a.accept_again().await;
+        assert_eq!(send(&router, 1).await.matched(), (17, 17));
+    }
 }
 
 fn page(started: u32, queries: u32, more: &str) -> Metrics {
@@ -142,15 +150,18 @@ fn page(started: u32, queries: u32, more: &str) -> Metrics {
 // D08, case 2
 #[tokio::test]
 async fn a_restart_that_only_the_page_tells_of_empties_the_cache() {
-    for (shows, after) in [("a later start", page(200, 90_000, "")), ("counters at 0", page(100, 0, ""))] {
-        let (a, b, router) = pair().await;
-        a.metrics(page(100, 90_000, ""));
-        a.scrapes(2).await;
-        warm(&router, &b, 1..=1).await;
-        assert_eq!(credit(&router, 1).await, 17, "{shows}");
-        a.metrics(after);
-        belief(&router, "drops", 1).await;
-        assert_eq!(credit(&router, 1).await, 0, "{shows}");
+    for policy in POLICIES {
+        for (shows, after) in [("a later start", page(200, 90_000, "")), ("counters at 0", page(100, 0, ""))]
+        {
+            let (a, b, router) = pair(policy).await;
+            a.metrics(page(100, 90_000, ""));
+            a.scrapes(2).await;
+            warm(&router, &b, 1..=1).await;
+            assert_eq!(credit(&router, 1).await, 17, "{shows}");
+            a.metrics(after);
+            belief(&router, "drops", 1).await;
+            assert_eq!(credit(&router, 1).await, 0, "{shows}");
+        }
     }
 }
 
@@ -168,56 +179,62 @@ fn sleep_state(awake: u8) -> Metrics {
 // D09, case 1
 #[tokio::test]
 async fn an_engine_that_sleeps_gets_nothing_and_has_nothing_when_it_wakes() {
-    let (a, b, router) = pair().await;
-    a.metrics(sleep_state(1));
-    router.sees("a", "asleep", false).await;
-    warm(&router, &b, 1..=10).await;
-    a.always(Answer::steps([Step::Hang]));
-    a.metrics(sleep_state(0));
-    router.sees("a", "asleep", true).await;
-    assert_eq!(router.endpoint("a").await["usable"], false);
-    for seed in 1..=10 {
-        assert_eq!(send(&router, seed).await.endpoint(), "b", "while it sleeps");
-    }
-    a.metrics(sleep_state(1));
-    a.always(reporting(0));
-    router.sees("a", "usable", true).await;
-    for seed in 1..=10 {
-        assert_eq!(credit(&router, seed).await, 0, "prompt {seed} after it woke");
+    for policy in POLICIES {
+        let (a, b, router) = pair(policy).await;
+        a.metrics(sleep_state(1));
+        router.sees("a", "asleep", false).await;
+        warm(&router, &b, 1..=10).await;
+        a.always(Answer::steps([Step::Hang]));
+        a.metrics(sleep_state(0));
+        router.sees("a", "asleep", true).await;
+        assert_eq!(router.endpoint("a").await["usable"], false);
+        for seed in 1..=10 {
+            assert_eq!(send(&router, seed).await.endpoint(), "b", "while it sleeps");
+        }
+        a.metrics(sleep_state(1));
+        a.always(reporting(0));
+        router.sees("a", "usable", true).await;
+        for seed in 1..=10 {
+            assert_eq!(credit(&router, seed).await, 0, "prompt {seed} after it woke");
+        }
     }
 }
 
 /// Better a queue than an error.
 #[tokio::test]
 async fn when_all_sleep_one_is_tried() {
-    let (a, b, router) = pair().await;
-    for (name, stub) in [("a", &a), ("b", &b)] {
-        stub.metrics(sleep_state(0));
-        router.sees(name, "asleep", true).await;
+    for policy in POLICIES {
+        let (a, b, router) = pair(policy).await;
+        for (name, stub) in [("a", &a), ("b", &b)] {
+            stub.metrics(sleep_state(0));
+            router.sees(name, "asleep", true).await;
+        }
+        assert_eq!(send(&router, 1).await.status(), 200);
+        let ready = harness::exchange(router.admin, harness::get("/readyz")).await;
+        assert_eq!(ready.status(), 503, "but the fleet is not ready");
     }
-    assert_eq!(send(&router, 1).await.status(), 200);
-    let ready = harness::exchange(router.admin, harness::get("/readyz")).await;
-    assert_eq!(ready.status(), 503, "but the fleet is not ready");
 }
 
 // D09, case 2
 #[tokio::test]
 async fn three_predicted_hits_that_find_nothing_cost_the_rest_its_credit() {
-    let (a, b, router) = pair().await;
-    let cache = Cache::behind(&a);
-    warm(&router, &b, 1..=10).await;
-    assert_eq!(send(&router, 7).await.endpoint(), "a");
-    cache.reset();
-    for seed in 1..=3 {
-        assert_eq!(send(&router, seed).await.matched(), (17, 17), "prompt {seed}");
-        belief(&router, "truncations", seed).await;
-    }
-    belief(&router, "drops", 1).await;
-    for seed in 1..=3 {
-        assert_eq!(credit(&router, seed).await, 17, "prompt {seed} has been sent since");
-    }
-    for seed in 4..=10 {
-        assert_eq!(credit(&router, seed).await, 0, "prompt {seed}");
+    for policy in POLICIES {
+        let (a, b, router) = pair(policy).await;
+        let cache = Cache::behind(&a);
+        warm(&router, &b, 1..=10).await;
+        assert_eq!(send(&router, 7).await.endpoint(), "a");
+        cache.reset();
+        for seed in 1..=3 {
+            assert_eq!(send(&router, seed).await.matched(), (17, 17), "prompt {seed}");
+            belief(&router, "truncations", seed).await;
+        }
+        belief(&router, "drops", 1).await;
+        for seed in 1..=3 {
+            assert_eq!(credit(&router, seed).await, 17, "prompt {seed} has been sent since");
+        }
+        for seed in 4..=10 {
+            assert_eq!(credit(&router, seed).await, 0, "prompt {seed}");
+        }
     }
 }
 
@@ -252,16 +269,18 @@ async fn a_usage_event_says_the_same_however_it_is_cut() {
 /// Two misses and a hit are a cache that is too small, not one that was lost.
 #[tokio::test]
 async fn misses_with_a_hit_between_them_cost_the_rest_nothing() {
-    let (a, b, router) = pair().await;
-    a.always(reporting(0));
-    warm(&router, &b, 1..=10).await;
-    for (number, (seed, cached)) in (1..).zip([(1, 0), (2, 0), (3, TOKENS - 6), (4, 0), (5, 0)]) {
-        a.always(reporting(cached));
-        assert_eq!(send(&router, seed).await.endpoint(), "a");
-        checked(&router, 10 + number).await;
+    for policy in POLICIES {
+        let (a, b, router) = pair(policy).await;
+        a.always(reporting(0));
+        warm(&router, &b, 1..=10).await;
+        for (number, (seed, cached)) in (1..).zip([(1, 0), (2, 0), (3, TOKENS - 6), (4, 0), (5, 0)]) {
+            a.always(reporting(cached));
+            assert_eq!(send(&router, seed).await.endpoint(), "a");
+            checked(&router, 10 + number).await;
+        }
+        assert_eq!(router.endpoint("a").await["belief"], serde_json::json!({"truncations": 4, "drops": 0}));
+        assert_eq!(credit(&router, 9).await, 17);
     }
-    assert_eq!(router.endpoint("a").await["belief"], serde_json::json!({"truncations": 4, "drops": 0}));
-    assert_eq!(credit(&router, 9).await, 17);
 }
 
 /// A chat whose first message is shared and whose second is its own.

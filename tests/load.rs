@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness::fixtures;
-use harness::router::{Router, row, run};
+use harness::router::{POLICIES, Router, row, run};
 use harness::wait::pace;
 use harness::{DEADLINE, Load, Metrics, Setup, Stub, prompts, until};
 use serde_json::Value;
@@ -46,15 +46,17 @@ fn two_engines(swap: bool) -> Metrics {
 // D14
 #[tokio::test]
 async fn engines_behind_one_page_are_added() {
-    for swap in [false, true] {
-        let replicas: [Stub; 2] = stubs().await;
-        replicas[0].metrics(two_engines(swap));
-        replicas[1].load(Load { waiting: 5.0, running: 20.0, kv: 0.40 });
-        let router = Setup::of(&[&replicas[0], &replicas[1]]).start().await;
-        router.sees("a", "waiting", 40).await;
-        router.sees("a", "running", 70).await;
-        let [_, b] = spread(&router, &replicas, 60).await;
-        assert!(b >= 55, "swapped {swap}: {b} of 60 went to the less loaded replica");
+    for policy in POLICIES {
+        for swap in [false, true] {
+            let replicas: [Stub; 2] = stubs().await;
+            replicas[0].metrics(two_engines(swap));
+            replicas[1].load(Load { waiting: 5.0, running: 20.0, kv: 0.40 });
+            let router = Setup::of(&[&replicas[0], &replicas[1]]).policy(policy).start().await;
+            router.sees("a", "waiting", 40).await;
+            router.sees("a", "running", 70).await;
+            let [_, b] = spread(&router, &replicas, 60).await;
+            assert!(b >= 55, "swapped {swap}: {b} of 60 went to the less loaded replica");
+        }
     }
 }
 
@@ -70,16 +72,18 @@ fn pages_that_tell_nothing() -> [(&'static str, Metrics); 4] {
 // D15
 #[tokio::test]
 async fn a_page_without_known_names_is_not_idle() {
-    for (shows, page) in pages_that_tell_nothing() {
-        let replicas: [Stub; 2] = stubs().await;
-        replicas[0].metrics(page);
-        replicas[1].load(Load::waiting(1.0));
-        let router = Setup::of(&[&replicas[0], &replicas[1]]).start().await;
-        router.sees("b", "waiting", 1).await;
-        let a = router.endpoint("a").await;
-        assert_eq!((&a["waiting"], &a["kv_usage"]), (&Value::Null, &Value::Null), "{shows}: {a}");
-        let [_, b] = spread(&router, &replicas, 60).await;
-        assert!(b >= 30, "{shows}: {b} of 60 went to the measured replica");
+    for policy in POLICIES {
+        for (shows, page) in pages_that_tell_nothing() {
+            let replicas: [Stub; 2] = stubs().await;
+            replicas[0].metrics(page);
+            replicas[1].load(Load::waiting(1.0));
+            let router = Setup::of(&[&replicas[0], &replicas[1]]).policy(policy).start().await;
+            router.sees("b", "waiting", 1).await;
+            let a = router.endpoint("a").await;
+            assert_eq!((&a["waiting"], &a["kv_usage"]), (&Value::Null, &Value::Null), "{shows}: {a}");
+            let [_, b] = spread(&router, &replicas, 60).await;
+            assert!(b >= 30, "{shows}: {b} of 60 went to the measured replica");
+        }
     }
 }
 
@@ -106,23 +110,26 @@ const RUNNING: (&str, f64) = ("num_requests_running", 0.0);
 // D16
 #[tokio::test]
 async fn renamed_and_missing_gauges_are_neither_idle_nor_fatal() {
-    let replicas: [Stub; 4] = stubs().await;
-    replicas[0].metrics(gauges(&[WAITING, RUNNING, ("gpu_cache_usage_perc", 0.97)]));
-    replicas[1].metrics(gauges(&[WAITING, RUNNING, ("kv_cache_usage_perc", 0.10)]));
-    let both = [("gpu_cache_usage_perc", 0.0), ("kv_cache_usage_perc", 0.90)];
-    replicas[2].metrics(gauges(&[WAITING, RUNNING, both[0], both[1]]));
-    let without_waiting = [RUNNING, ("kv_cache_usage_perc", 0.10)];
-    replicas[3].metrics(gauges(&without_waiting));
-    let router = Setup::of(&[&replicas[0], &replicas[1], &replicas[2], &replicas[3]]).start().await;
-    router.sees("a", "kv_usage", 0.97).await;
-    router.sees("c", "kv_usage", 0.90).await;
-    router.sees("d", "kv_usage", 0.10).await;
-    let d = router.endpoint("d").await;
-    assert_eq!((&d["waiting"], &d["usable"]), (&Value::Null, &Value::Bool(true)), "{d}");
-    let [a, b, c, _] = spread(&router, &replicas, 80).await;
-    assert!(a + c < b, "full replicas got {a} and {c}, the empty one {b}");
-    replicas[3].metrics(gauges(&[("num_requests_waiting", 3.0), without_waiting[0], without_waiting[1]]));
-    router.sees("d", "waiting", 3).await;
+    for policy in POLICIES {
+        let replicas: [Stub; 4] = stubs().await;
+        replicas[0].metrics(gauges(&[WAITING, RUNNING, ("gpu_cache_usage_perc", 0.97)]));
+        replicas[1].metrics(gauges(&[WAITING, RUNNING, ("kv_cache_usage_perc", 0.10)]));
+        let both = [("gpu_cache_usage_perc", 0.0), ("kv_cache_usage_perc", 0.90)];
+        replicas[2].metrics(gauges(&[WAITING, RUNNING, both[0], both[1]]));
+        let without_waiting = [RUNNING, ("kv_cache_usage_perc", 0.10)];
+        replicas[3].metrics(gauges(&without_waiting));
+        let router =
+            Setup::of(&[&replicas[0], &replicas[1], &replicas[2], &replicas[3]]).policy(policy).start().await;
+        router.sees("a", "kv_usage", 0.97).await;
+        router.sees("c", "kv_usage", 0.90).await;
+        router.sees("d", "kv_usage", 0.10).await;
+        let d = router.endpoint("d").await;
+        assert_eq!((&d["waiting"], &d["usable"]), (&Value::Null, &Value::Bool(true)), "{d}");
+        let [a, b, c, _] = spread(&router, &replicas, 80).await;
+        assert!(a + c < b, "full replicas got {a} and {c}, the empty one {b}");
+        replicas[3].metrics(gauges(&[("num_requests_waiting", 3.0), without_waiting[0], without_waiting[1]]));
+        router.sees("d", "waiting", 3).await;
+    }
 }
 
 /// Scrapes that fail soon and figures that age soon.
@@ -147,45 +154,58 @@ async fn served_promptly(router: &Router, requests: u64) {
 // D19
 #[tokio::test]
 async fn a_lone_replica_whose_scrapes_hang_is_served_all_the_same() {
-    let replicas: [Stub; 1] = stubs().await;
-    let router = Setup::of(&[&replicas[0]]).yaml(HASTY).start().await;
-    replicas[0].metrics(Metrics::Hang);
-    scrapes_failed(&router, "a", 4).await;
-    served_promptly(&router, 20).await;
+    for policy in POLICIES {
+        let replicas: [Stub; 1] = stubs().await;
+        let router = Setup::of(&[&replicas[0]]).yaml(HASTY).policy(policy).start().await;
+        replicas[0].metrics(Metrics::Hang);
+        scrapes_failed(&router, "a", 4).await;
+        served_promptly(&router, 20).await;
+    }
 }
 
 // D19
 #[tokio::test]
 async fn a_fleet_whose_scrapes_all_fail_is_served_all_the_same() {
-    for metrics in
-        [Metrics::Hang, Metrics::Close, Metrics::Raw("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".into())]
-    {
-        let replicas: [Stub; 3] = stubs().await;
-        replicas.iter().for_each(|stub| stub.metrics(metrics.clone()));
-        let router = Setup::of(&[&replicas[0], &replicas[1], &replicas[2]]).yaml(HASTY).start().await;
-        for name in ["a", "b", "c"] {
-            scrapes_failed(&router, name, 4).await;
+    for policy in POLICIES {
+        for metrics in [
+            Metrics::Hang,
+            Metrics::Close,
+            Metrics::Raw("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".into()),
+        ] {
+            let replicas: [Stub; 3] = stubs().await;
+            replicas.iter().for_each(|stub| stub.metrics(metrics.clone()));
+            let router = Setup::of(&[&replicas[0], &replicas[1], &replicas[2]])
+                .yaml(HASTY)
+                .policy(policy)
+                .start()
+                .await;
+            for name in ["a", "b", "c"] {
+                scrapes_failed(&router, name, 4).await;
+            }
+            served_promptly(&router, 20).await;
+            let counts = replicas.each_ref().map(Stub::count);
+            assert!(counts.iter().all(|&count| count > 0), "{metrics:?}: not all were tried: {counts:?}");
         }
-        served_promptly(&router, 20).await;
-        let counts = replicas.each_ref().map(Stub::count);
-        assert!(counts.iter().all(|&count| count > 0), "{metrics:?}: not all were tried: {counts:?}");
     }
 }
 
 // D19
 #[tokio::test]
 async fn one_replica_whose_scrapes_fail_gets_less_and_comes_back() {
-    let replicas: [Stub; 3] = stubs().await;
-    let router = Setup::of(&[&replicas[0], &replicas[1], &replicas[2]]).yaml(HASTY).start().await;
-    replicas[0].metrics(Metrics::Hang);
-    scrapes_failed(&router, "a", 4).await;
-    let [a, b, c] = spread(&router, &replicas, 30).await;
-    assert!(a < b && a < c, "the unknown replica got {a}, the others {b} and {c}");
-    replicas[0].load(Load::IDLE);
-    router.sees("a", "usable", true).await;
-    router.sees("a", "waiting", 0).await;
-    let [a, ..] = spread(&router, &replicas, 30).await;
-    assert!(a > 0, "the replica whose scrapes came back gets nothing");
+    for policy in POLICIES {
+        let replicas: [Stub; 3] = stubs().await;
+        let router =
+            Setup::of(&[&replicas[0], &replicas[1], &replicas[2]]).yaml(HASTY).policy(policy).start().await;
+        replicas[0].metrics(Metrics::Hang);
+        scrapes_failed(&router, "a", 4).await;
+        let [a, b, c] = spread(&router, &replicas, 30).await;
+        assert!(a < b && a < c, "the unknown replica got {a}, the others {b} and {c}");
+        replicas[0].load(Load::IDLE);
+        router.sees("a", "usable", true).await;
+        router.sees("a", "waiting", 0).await;
+        let [a, ..] = spread(&router, &replicas, 30).await;
+        assert!(a > 0, "the replica whose scrapes came back gets nothing");
+    }
 }
 
 // D19
@@ -291,18 +311,20 @@ async fn recorded_pages_of_a_real_engine_read_right() {
 // Behaviour 61
 #[tokio::test]
 async fn an_endpoint_that_refuses_is_skipped_until_it_answers_again() {
-    let replicas: [Stub; 2] = stubs().await;
-    let router = Setup::of(&[&replicas[0], &replicas[1]]).start().await;
-    replicas[0].refuse().await;
-    router.sees("a", "usable", false).await;
-    let [a, b] = spread(&router, &replicas, 10).await;
-    assert_eq!((a, b), (0, 10));
-    replicas[0].accept_again().await;
-    router.sees("a", "usable", true).await;
-    replicas[1].load(Load::waiting(50.0));
-    router.sees("b", "waiting", 50).await;
-    let [a, _] = spread(&router, &replicas, 10).await;
-    assert_eq!(a, 10);
+    for policy in POLICIES {
+        let replicas: [Stub; 2] = stubs().await;
+        let router = Setup::of(&[&replicas[0], &replicas[1]]).policy(policy).start().await;
+        replicas[0].refuse().await;
+        router.sees("a", "usable", false).await;
+        let [a, b] = spread(&router, &replicas, 10).await;
+        assert_eq!((a, b), (0, 10));
+        replicas[0].accept_again().await;
+        router.sees("a", "usable", true).await;
+        replicas[1].load(Load::waiting(50.0));
+        router.sees("b", "waiting", 50).await;
+        let [a, _] = spread(&router, &replicas, 10).await;
+        assert_eq!(a, 10);
+    }
 }
 
 /// Load shown by the state has its age, and the age does not stand still when scrapes stop.

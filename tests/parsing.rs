@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use harness::prompts::{cold, text, with};
+use harness::router::POLICIES;
 use harness::{Answer, Load, Response, Router, Setup, Stub, exchange, get, post, prompts};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -18,8 +19,12 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
+        Self::under(POLICIES[0]).await
+    }
+
+    async fn under(policy: &str) -> Self {
         let (a, b) = (Stub::start().await, Stub::start().await);
-        let router = Setup::of(&[&a, &b]).start().await;
+        let router = Setup::of(&[&a, &b]).policy(policy).start().await;
         Self { a, b, router }
     }
 
@@ -256,13 +261,15 @@ async fn prompts_without_a_prompt_are_the_engines_to_refuse() {
 // D04
 #[tokio::test]
 async fn empty_prompts_spread() {
-    let stubs = [Stub::start().await, Stub::start().await, Stub::start().await];
-    let router = Setup::of(&[&stubs[0], &stubs[1], &stubs[2]]).start().await;
-    for _ in 0..40 {
-        assert_eq!(exchange(router.data, post(COMPLETIONS, completion(r#""""#))).await.status(), 200);
+    for policy in POLICIES {
+        let stubs = [Stub::start().await, Stub::start().await, Stub::start().await];
+        let router = Setup::of(&[&stubs[0], &stubs[1], &stubs[2]]).policy(policy).start().await;
+        for _ in 0..40 {
+            assert_eq!(exchange(router.data, post(COMPLETIONS, completion(r#""""#))).await.status(), 200);
+        }
+        let counts = stubs.each_ref().map(Stub::count);
+        assert!(counts.iter().all(|&count| count <= 24), "of 40: {counts:?}");
     }
-    let counts = stubs.each_ref().map(Stub::count);
-    assert!(counts.iter().all(|&count| count <= 24), "of 40: {counts:?}");
 }
 
 /// Cold prompts have an order among the replicas by then; what leaves no prefix behind must not follow it, because
@@ -270,23 +277,25 @@ async fn empty_prompts_spread() {
 // D04, behaviour 2.2
 #[tokio::test]
 async fn requests_that_leave_no_prefix_spread_after_cold_prompts_too() {
-    let stubs = [Stub::start().await, Stub::start().await, Stub::start().await];
-    let router = Setup::of(&[&stubs[0], &stubs[1], &stubs[2]]).start().await;
-    for seed in 0..4 {
-        assert_eq!(router.chat(cold(seed)).await.status(), 200);
-    }
-    for (shows, request) in [
-        ("empty prompts", post(COMPLETIONS, completion(r#""""#))),
-        ("no prompts", get("/v1/models")),
-        ("unreadable bodies", post(CHAT, r#"{"model":"m","messages":["#)),
-        ("a prompt that is only counted", post("/tokenize", prompts::cold_completion(9))),
-    ] {
-        let before = stubs.each_ref().map(Stub::count);
-        for _ in 0..40 {
-            assert_eq!(exchange(router.data, &request).await.status(), 200, "{shows}");
+    for policy in POLICIES {
+        let stubs = [Stub::start().await, Stub::start().await, Stub::start().await];
+        let router = Setup::of(&[&stubs[0], &stubs[1], &stubs[2]]).policy(policy).start().await;
+        for seed in 0..4 {
+            assert_eq!(router.chat(cold(seed)).await.status(), 200);
         }
-        let counts: [usize; 3] = std::array::from_fn(|index| stubs[index].count() - before[index]);
-        assert!(counts.iter().all(|&count| count <= 24), "{shows}, of 40: {counts:?}");
+        for (shows, request) in [
+            ("empty prompts", post(COMPLETIONS, completion(r#""""#))),
+            ("no prompts", get("/v1/models")),
+            ("unreadable bodies", post(CHAT, r#"{"model":"m","messages":["#)),
+            ("a prompt that is only counted", post("/tokenize", prompts::cold_completion(9))),
+        ] {
+            let before = stubs.each_ref().map(Stub::count);
+            for _ in 0..40 {
+                assert_eq!(exchange(router.data, &request).await.status(), 200, "{shows}");
+            }
+            let counts: [usize; 3] = std::array::from_fn(|index| stubs[index].count() - before[index]);
+            assert!(counts.iter().all(|&count| count <= 24), "{shows}, of 40: {counts:?}");
+        }
     }
 }
 
@@ -353,36 +362,40 @@ fn salted(model: &str, salt: Option<&str>) -> String {
 // D07
 #[tokio::test]
 async fn only_the_same_model_and_salt_share_a_prefix() {
-    let others = [
-        ("base", None),
-        ("base", Some(r#""ten-2""#)),
-        ("ten-1", None),
-        ("bas", Some(r#""eten-1""#)),
-        ("base", Some(r#""""#)),
-        ("base", Some("null")),
-        ("base", Some("7")),
-        ("base", Some(r#""7""#)),
-    ];
-    for (model, salt) in others {
-        let pair = Pair::start().await;
-        pair.load(0.0, 50.0).await;
-        assert_eq!(pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await.endpoint(), "a");
-        pair.load(2.0, 0.0).await;
-        let other = pair.send(CHAT, salted(model, salt)).await;
-        assert_eq!((other.matched().0, other.endpoint().as_str()), (0, "b"), "{model} {salt:?}");
+    for policy in POLICIES {
+        let others = [
+            ("base", None),
+            ("base", Some(r#""ten-2""#)),
+            ("ten-1", None),
+            ("bas", Some(r#""eten-1""#)),
+            ("base", Some(r#""""#)),
+            ("base", Some("null")),
+            ("base", Some("7")),
+            ("base", Some(r#""7""#)),
+        ];
+        for (model, salt) in others {
+            let pair = Pair::under(policy).await;
+            pair.load(0.0, 50.0).await;
+            assert_eq!(pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await.endpoint(), "a");
+            pair.load(2.0, 0.0).await;
+            let other = pair.send(CHAT, salted(model, salt)).await;
+            assert_eq!((other.matched().0, other.endpoint().as_str()), (0, "b"), "{model} {salt:?}");
+        }
     }
 }
 
 // D07
 #[tokio::test]
 async fn the_same_model_and_salt_follow_their_prefix() {
-    let pair = Pair::start().await;
-    pair.load(0.0, 50.0).await;
-    pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await;
-    pair.load(2.0, 2.0).await;
-    let same = pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await;
-    let (matched, total) = same.matched();
-    assert_eq!((same.endpoint().as_str(), matched), ("a", total));
+    for policy in POLICIES {
+        let pair = Pair::under(policy).await;
+        pair.load(0.0, 50.0).await;
+        pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await;
+        pair.load(2.0, 2.0).await;
+        let same = pair.send(CHAT, salted("base", Some(r#""ten-1""#))).await;
+        let (matched, total) = same.matched();
+        assert_eq!((same.endpoint().as_str(), matched), ("a", total));
+    }
 }
 
 // Behaviour 68

@@ -14,6 +14,9 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
+/// What every policy must do is tested with these: the default, which weighs seconds, and one that sums scores.
+pub const POLICIES: [&str; 2] = ["expected-ttft", "prefix"];
+
 /// What to start: endpoints and the rest of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -39,6 +42,11 @@ impl Setup {
         self.yaml.push_str(text);
         self.yaml.push('\n');
         self
+    }
+
+    /// Another policy than the default.
+    pub fn policy(self, name: &str) -> Self {
+        self.yaml(&format!("policy: {name}"))
     }
 
     /// Starts it and waits until every endpoint has been scraped once, well or badly.
