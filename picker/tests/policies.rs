@@ -320,7 +320,7 @@ fn expected_ttft_goes_where_the_first_token_is_soonest() {
     let fast = Pace { tokens_per_second: 120_000.0, ..Pace::default() };
     let lanes = Pace { queueing: 0.25, ..Pace::default() };
     for (shows, endpoints, order) in [
-        // 100 blocks of 64 tokens are 0.53 s, counted three and a half times.
+        // 100 blocks of 64 tokens are 0.53 s, counted a little over three times.
         ("held", [(100, work(0.0, 1.5)), (0, work(0.0, 0.0)), (50, work(0.0, 0.9))], [0, 2, 1]),
         ("a longer wait", [(100, work(0.0, 1.7)), (0, work(0.0, 0.0)), (50, work(0.0, 0.7))], [2, 0, 1]),
         (
