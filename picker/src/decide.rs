@@ -21,7 +21,7 @@ use crate::sessions::Sessions;
 use crate::tokens::bytes::{Bytes, Knowns};
 use crate::tokens::words::Words;
 use crate::tokens::{Kind, Tokenizer};
-use crate::traffic::{Fork, Lesson};
+use crate::traffic::{Fork, Lesson, Went};
 
 /// Bytes of a model's name that are kept; a longer one stands as no name.
 pub const MODEL_BYTES_MAX: usize = 256;
@@ -239,7 +239,8 @@ impl Decision {
     /// Learns what this request has in common with others: which takes `work` seconds of computing where it went. Once for a
     /// request.
     pub fn learn(&self, index: &Index, went: &Choice, work: f64) {
-        index.traffic().learn(self.lesson, went.matched, work);
+        let full = index.size(went.id).map_or(0.0, |size| size.blocks as f64 / size.capacity.max(1) as f64);
+        index.traffic().learn(self.lesson, Went { held: went.matched, full, work });
     }
 
     /// Records where the session is, beside the commit; nothing for a request without one.

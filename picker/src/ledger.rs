@@ -37,7 +37,7 @@ pub struct InFlight {
 pub const RECENT_HALF_LIFE: Micros = Micros(300_000_000);
 
 /// Seconds that a ledger pretends to have been idle before its first booking, so that the first request is no load of 100 %.
-const IDLE_BEFORE: f64 = 20.0;
+const IDLE_BEFORE: f64 = 30.0;
 
 /// A request to be booked.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -50,6 +50,17 @@ pub(crate) struct Lesson {
     pub(crate) blocks: f32,
 }
 
+/// The endpoint that a request went to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Went {
+    /// Leading blocks of the request that it held.
+    pub(crate) held: u32,
+    /// How full its cache is believed to be, 0 to 1.
+    pub(crate) full: f64,
+    /// Seconds of computing that the request takes there.
+    pub(crate) work: f64,
+}
+
 /// What a decision reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
@@ -63,6 +74,8 @@ pub struct Seen {
     pub work: f64,
     /// Share of the blocks that was held where the requests went, 0 to 1, over the latest ones.
     pub held: f64,
+    /// How full the caches are where the requests went, 0 to 1, over the latest ones.
+    pub full: f64,
 }
 
 /// Shared by all requests of a pool.
@@ -76,14 +89,15 @@ pub struct Traffic {
     work: Average,
     held_blocks: Average,
     blocks: Average,
+    full: Average,
 }
 
 impl Default for Traffic {
     fn default() -> Self {
         let forks = (0..FORKS_MAX).map(|_| Slot::default()).collect();
         let (requests, forked_anywhere) = Default::default();
-        let (contention, work, held_blocks, blocks) = Default::default();
-        Self { forks, requests, forked_anywhere, contention, work, held_blocks, blocks }
+        let (contention, work, held_blocks, blocks, full) = Default::default();
+        Self { forks, requests, forked_anywhere, contention, work, held_blocks, blocks, full }
     }
 }
 
@@ -98,15 +112,17 @@ impl Traffic {
             contention: self.contention.value().into(),
             work: self.work.value().into(),
             held: f64::from(self.held_blocks.value()) / f64::from(self.blocks.value()).max(1.0),
+            full: self.full.value().into(),
         }
     }
 
-    /// Learns from a request that went to an endpoint which holds so many of its blocks, and where it takes `work` seconds
-    /// of computing. O(1).
-    pub(crate) fn learn(&self, lesson: Lesson, held: u32, work: f64) {
+    /// Learns from a request and from where it went. O(1).
+    pub(crate) fn learn(&self, lesson: Lesson, went: Went) {
+        let Went { held, full, work } = went;
         if lesson.blocks > 0.0 {
             self.blocks.learn(lesson.blocks, HELD_STEP);
             self.held_blocks.learn(held as f32, HELD_STEP);
+            self.full.learn(full as f32, STEP);
         }
         let now = self.requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.contention.learn(lesson.waiting, STEP);
@@ -217,7 +233,7 @@ mod tests {
     }
 
     fn learn(traffic: &Traffic, fork: Option<Fork>) {
-        traffic.learn(Lesson { fork, ..Lesson::default() }, 0, 0.0);
+        traffic.learn(Lesson { fork, ..Lesson::default() }, Went::default());
     }
 
     #[test]
@@ -262,7 +278,7 @@ mod tests {
         let traffic = Traffic::default();
         let whole = Fork::of(&Blocks::one(hashes(&[1, 2])), 2);
         let learn = |waiting| {
-            (0..10).for_each(|_| traffic.learn(Lesson { fork: whole, waiting, blocks: 2.0 }, 2, 0.0))
+            (0..10).for_each(|_| traffic.learn(Lesson { fork: whole, waiting, blocks: 2.0 }, Went::default()))
         };
         learn(0.0);
         assert_eq!(traffic.seen(whole).forked, 0.0);
@@ -297,15 +313,19 @@ mod tests {
     fn the_share_that_is_held_is_of_blocks() {
         let traffic = Traffic::default();
         for (blocks, held) in [(90.0, 60), (10.0, 0), (0.0, 0)] {
-            traffic.learn(Lesson { blocks, ..Lesson::default() }, held, 0.0);
+            let went = Went { held, full: 0.5, ..Went::default() };
+            traffic.learn(Lesson { blocks, ..Lesson::default() }, went);
         }
+        assert_eq!(traffic.seen(None).full, 0.5);
         assert!((traffic.seen(None).held - 0.6).abs() < 1e-6, "{:?}", traffic.seen(None));
     }
 
     #[test]
     fn averages_follow_the_latest() {
         let traffic = Traffic::default();
-        let learn = |waiting, work| traffic.learn(Lesson { waiting, ..Lesson::default() }, 0, work);
+        let learn = |waiting, work| {
+            traffic.learn(Lesson { waiting, ..Lesson::default() }, Went { work, ..Went::default() });
+        };
         learn(1.0, 0.25);
         assert_eq!((traffic.seen(None).contention, traffic.seen(None).work), (1.0, 0.25));
         (0..400).for_each(|_| learn(0.0, 0.5));

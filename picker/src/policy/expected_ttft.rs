@@ -8,15 +8,15 @@
 //! + work * kv                         what a KV cache delays that is nearly full, as much as one request at most
 //! + prefill + (price - 1) * miss      computing what the endpoint does not hold, at its pace and at the fleet's;
 //!                                     what is shared by many counts less
-//! + contention * (HORIZON * novelty * busy + OVERLOAD * excess)
+//! + stake * (HORIZON * novelty * busy + OVERLOAD * excess)
 //! ```
 //!
 //! A miss costs more than its own seconds: it delays who comes behind, and takes cache room from what others will ask for.
 //! But a beginning that many prompts share is worth a copy on every replica, so missing it is an investment and not a cost:
 //! the more often prompts part there ([`Traffic`](crate::traffic::Traffic)), the less it counts. A new prompt has no home yet
 //! and goes where less was computed lately, as its later turns will go there too. An endpoint that has much more than its
-//! share of the work keeps only what nobody else can take for less. These two count only as far as requests wait at all:
-//! while nobody waits, balance is worth nothing and a prompt stays where it is cached.
+//! share of the work keeps only what nobody else can take for less. These two count only as far as requests wait, or caches
+//! are full: before that, balance is worth nothing and a prompt stays where it is cached.
 //!
 //! Constants: chosen on the traces and seeds that ARCHITECTURE.md names, checked on others.
 
@@ -30,14 +30,16 @@ use crate::traffic::Seen;
 const ANSWERING: f64 = 0.000_5;
 /// Seconds that a request of others is taken for at least.
 const WORK_MIN: f64 = 0.005;
+/// What full caches make balance worth where nobody waits.
+const FORGETTING: f64 = 0.3;
 /// What a second of computing counts beside a second of waiting.
-const PRICE: f64 = 3.0;
+const PRICE: f64 = 2.75;
 /// And for each miss that follows from it.
-const DISPLACED: f64 = 0.25;
+const DISPLACED: f64 = 0.4;
 /// A larger share is taken for this one.
-const HELD_MAX: f64 = 0.96;
+const HELD_MAX: f64 = 0.98;
 /// Forks at one place, in a replica's fair share of all, from which a shared beginning counts half.
-const SHARED_BY: f64 = 2.0;
+const SHARED_BY: f64 = 1.5;
 /// How sharply.
 const SHARED_POWER: i32 = 4;
 /// The least that a replica's fair share is taken for: a few prompts are no crowd.
@@ -45,9 +47,9 @@ const FORKS_MIN: f64 = 2.0;
 /// Seconds that a new prompt may wait for its first token to find an endpoint that was idle in place of one always busy.
 const HORIZON: f64 = 100.0;
 /// How far above the mean an endpoint may be busy.
-const SLACK: f64 = 0.1;
+const SLACK: f64 = 0.15;
 /// Below this share of the time an endpoint is never overloaded.
-const BUSY_MIN: f64 = 0.2;
+const BUSY_MIN: f64 = 0.15;
 /// Seconds for an excess of the whole time: a hundredth above the slack outweighs most misses.
 const OVERLOAD: f64 = 2_000.0;
 
@@ -58,7 +60,7 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     let held = view.matched.iter().copied().max().unwrap_or(0);
     let worth = worth(view.seen, count);
     let novelty = (1.0 - worth * f64::from(held) / f64::from(view.total.max(1))).powi(2);
-    let contention = view.seen.contention;
+    let stake = stake(view.seen);
     let others = Others::of(view);
     let loads = || view.candidates.iter().map(|to| &to.load);
     let busy = || loads().map(|load| load.in_flight.busy + others.wait(load).min(1.0));
@@ -74,8 +76,8 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     table.fill("kv", -view.seen.work, loads().map(|load| others.tightness(load)));
     table.fill("prefill", -1.0, loads().zip(tokens()).map(|(load, tokens)| load.pace.work(tokens)));
     table.fill("miss", 1.0 - price(view.seen), tokens().map(|tokens| tokens * token));
-    table.fill("balance", -contention * HORIZON * novelty, busy());
-    table.fill("overload", -contention * OVERLOAD, busy().map(|busy| (busy - limit).max(0.0)));
+    table.fill("balance", -stake * HORIZON * novelty, busy());
+    table.fill("overload", -stake * OVERLOAD, busy().map(|busy| (busy - limit).max(0.0)));
     let waiting = waiting(view, &table, held);
     let ties = if view.total > 0 { Ties::Less(|to| to.load.in_flight.recent) } else { Ties::Chance };
     Ranking { waiting, ..Ranking::of(table, ties) }
@@ -85,6 +87,12 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
 /// often as anything is, and its own miss would push out again as much: `1 / (1 - held)` misses in all.
 fn price(seen: Seen) -> f64 {
     PRICE + DISPLACED / (1.0 - seen.held.clamp(0.0, HELD_MAX))
+}
+
+/// What balance is worth, 0 to 1: as far as requests wait, or as full caches forget what would be asked for again, which they
+/// do least when all forget alike.
+fn stake(seen: Seen) -> f64 {
+    seen.contention.max(FORGETTING * seen.held * seen.full.powi(8))
 }
 
 /// Of what is a number.
