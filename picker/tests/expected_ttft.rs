@@ -1,5 +1,5 @@
 //! What `expected-ttft` does with requests that follow one another: a small fleet on a clock of its own.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
 

@@ -9,7 +9,6 @@ use picker::score::prefix::MatchLength;
 use picker::score::{Scorer, Weights};
 use proptest::prelude::*;
 
-use crate::raw::one_of;
 use crate::{
     Config, Endpoint, EndpointName, EndpointUrl, Flags, Index, Limits, Listener, Load, Pool, Protocol,
 };
