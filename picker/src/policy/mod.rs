@@ -1,6 +1,6 @@
 //! Policies: what ranks the endpoints. Presets over the scorers, rules of their own, and baselines that know nothing.
 //!
-//! Each is a pure function from the view to a [`Ranking`]: totals, the figures that they are made of, and what decides
+//! Each is a pure function from the view to a `Ranking`: totals, the figures that they are made of, and what decides
 //! between equal ones.
 
 mod affinity;
