@@ -34,6 +34,8 @@ const SPREAD_SHARE: f64 = 0.25;
 /// Backlogs must reach this share of a typical first token before they tell the queueing.
 const SPREAD_BACKLOG: f64 = 0.1;
 
+/// Share of the fleet's errors from which an endpoint's own pace is clearly the better one.
+const CLEARLY: f64 = 0.7;
 /// Factors within which two engines are taken for equal.
 const OVERHEAD_APART: f64 = 3.0;
 const RATE_APART: f64 = 1.5;
@@ -63,10 +65,16 @@ impl Pace {
         self.work(uncached_tokens) + self.queueing * backlog
     }
 
+    /// How far an observation is off: a logarithm, so that no single one counts for many.
+    fn error(&self, seen: &Observation) -> f64 {
+        let predicted = self.first_token(seen.uncached_tokens, seen.backlog);
+        (seen.seconds.max(SECONDS_MIN) / predicted.max(SECONDS_MIN)).ln().abs()
+    }
+
     /// The same, or the fleet's where it differs no more than a few dozen first tokens can tell. Small differences between
     /// equal engines would decide every tie for one of them. How many prompts an engine takes at once is the fleet's: it
     /// shows only under load, and load is what it would steer.
-    pub fn among(self, fleet: &Self) -> Self {
+    fn among(self, fleet: &Self) -> Self {
         let told = |own: f64, usual: f64, factor: f64| {
             if (usual / factor..=usual * factor).contains(&own) { usual } else { own }
         };
@@ -134,6 +142,14 @@ impl Learner {
         let pace = Fit::new(&self.window, prior, &known).solve();
         self.learned = Some(pace);
         Some(pace)
+    }
+
+    /// What the endpoint is taken for in a fleet: its own pace where that explains its first tokens much better than the
+    /// fleet's does, else the fleet's. On a noisy machine the rates of equal engines were learned sixty times apart.
+    pub fn among(&self, fleet: &Pace) -> Pace {
+        let Some(own) = self.learned else { return *fleet };
+        let error = |pace: &Pace| self.window.iter().map(|seen| pace.error(seen)).sum::<f64>();
+        if error(&own) < CLEARLY * error(fleet) { own.among(fleet) } else { *fleet }
     }
 
     /// What the last fit gave.
@@ -440,6 +456,25 @@ mod tests {
                 assert!((0.0..=QUEUEING_MAX).contains(&pace.queueing), "{pace:?}");
             }
         }
+    }
+
+    #[test]
+    fn noise_is_no_difference_and_half_the_rate_is() {
+        let fleet = Pace { overhead: 0.02, tokens_per_second: 2_000.0, queueing: 1.0 };
+        let learner = |rate: f64, noise: f64| {
+            let mut learner = Learner::default();
+            for turn in 0..64 {
+                let uncached_tokens = 40.0 * f64::from(turn % 16);
+                let work = 0.02 + uncached_tokens / rate;
+                let seconds = work * (noise * (2.0 * chance(u64::from(turn as u32), 3) - 1.0)).exp();
+                learner.observe(Observation { uncached_tokens, backlog: 0.0, seconds });
+            }
+            let _ = learner.fit(&fleet);
+            learner.among(&fleet)
+        };
+        assert_eq!(learner(2_000.0, 2.0), fleet, "up to seven times too fast or too slow");
+        let half = learner(1_000.0, 0.3);
+        assert!((900.0..1_150.0).contains(&half.tokens_per_second), "{half:?}");
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Member {
     /// Learns its pace anew; without first tokens of its own it is taken for one of the fleet.
     pub(super) fn fit(&mut self, fleet: &Pace) {
         let _ = self.learner.fit(fleet);
-        self.pace = self.learner.learned().unwrap_or(*fleet).among(fleet);
+        self.pace = self.learner.among(fleet);
     }
 
     /// Looks a request's prompts up in the member's cache and fills it with them.

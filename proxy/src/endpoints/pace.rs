@@ -49,7 +49,7 @@ impl LearnedPace {
     pub(crate) fn fit(&self, fleet: &Pace) {
         let mut learner = self.learner.lock();
         let _ = learner.fit(fleet);
-        self.store(&learner.learned().unwrap_or(*fleet).among(fleet));
+        self.store(&learner.among(fleet));
     }
 
     fn store(&self, pace: &Pace) {
