@@ -37,6 +37,8 @@ const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How often recorded samples are folded into histograms, idle connections are swept and paces are fitted.
 const UPKEEP: Duration = Duration::from_secs(1);
+/// Time between two fits of what first tokens teach.
+const FIT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A listener that could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +113,8 @@ pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running,
     for endpoint in router.fleet.load().iter() {
         control.spawn(until(end.clone(), poll(router.clone(), endpoint.clone())));
     }
-    control.spawn(until(end, upkeep(router.clone())));
+    control.spawn(until(end.clone(), upkeep(router.clone())));
+    control.spawn(until(end, learning(router.clone())));
     announce(&router, &listeners, admin);
     Ok(Running { router, shutdown, ended, listeners, admin })
 }
@@ -193,6 +196,14 @@ async fn upkeep(router: Arc<Router>) {
         router.metrics.upkeep();
         router.upstream.sweep();
         router.scraper.sweep();
+    }
+}
+
+/// First tokens teach within a quarter of a second: the first requests of a fleet are routed by a pace that nobody measured.
+async fn learning(router: Arc<Router>) {
+    let mut ticks = interval(FIT_INTERVAL);
+    loop {
+        ticks.tick().await;
         router.fit_paces();
     }
 }

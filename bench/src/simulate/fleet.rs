@@ -15,7 +15,7 @@ use super::{PlayError, SimulateOptions, Split};
 use crate::engine::{Admitted, PrefillPool, Seconds};
 
 /// Time between two fits of what first tokens teach, as in the proxy.
-const FIT_INTERVAL: Seconds = Seconds(1.0);
+const FIT_INTERVAL: Seconds = Seconds(0.25);
 /// Requests from one word on the progress to the next.
 const PROGRESS_STEP: usize = 500;
 

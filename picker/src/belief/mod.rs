@@ -252,11 +252,11 @@ impl Index {
         Commit(Some(Recorded { id, belief: seat.belief, number, cold }))
     }
 
-    /// Whether a commit could push out a good part of what the endpoint is believed to hold: more than a sixteenth.
+    /// Whether a commit could push out a good part of what the endpoint is believed to hold: more than a quarter.
     ///
     /// What it evicts does not come back when it is undone, so such a prompt is better committed when the engine has answered.
     pub fn is_large(&self, id: EndpointId, blocks: &Blocks) -> bool {
-        self.size(id).is_some_and(|size| blocks.total() > size.capacity / 16)
+        self.size(id).is_some_and(|size| blocks.total() > size.capacity / 4)
     }
 
     /// Takes back what a commit of the same `blocks` added, less what others have used since.

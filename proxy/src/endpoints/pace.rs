@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use picker::pace::{Learner, Observation, Pace};
 
-/// Read by every decision, written about once a second.
+/// Read by every decision, written a few times a second.
 pub(crate) struct LearnedPace {
     learner: Mutex<Learner>,
     /// Bits of the figures. A reader may see one new and one old for a moment; each is sane by itself.

@@ -66,7 +66,7 @@ impl Router {
         }
     }
 
-    /// Fits the paces that have news. To be called about once a second.
+    /// Fits the paces that have news. To be called a few times a second.
     pub(crate) fn fit_paces(&self) {
         let fleet = self.fleet.load();
         let learned: Vec<Pace> = fleet.iter().filter_map(|endpoint| endpoint.pace.learned()).collect();
