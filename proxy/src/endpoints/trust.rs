@@ -25,8 +25,15 @@ const PARTS_MIN: u64 = PARTS / 8;
 /// Capacities go by sixteenths, so that the belief is not resized with every report.
 const STEPS: u64 = 16;
 
+/// What one report moves the share of predicted hits that were found by: a 16th.
+const FOUND_STEP: f64 = 1.0 / 16.0;
+/// How much lower that share is where prompts are better off elsewhere.
+const FOUND_APART: f64 = 0.1;
+
 /// One endpoint's record.
 pub(crate) struct Trust {
+    /// Share of the latest predicted hits that were found, as the bits of an `f64`.
+    found: AtomicU64,
     /// Prompts of the predicted hits that missed in a row. They have been sent since, so the endpoint has them.
     misses: Mutex<Vec<Blocks>>,
     /// Parts of the capacity that are believed in.
@@ -38,7 +45,8 @@ pub(crate) struct Trust {
 impl Default for Trust {
     fn default() -> Self {
         let (misses, truncations, drops) = Default::default();
-        Self { misses, parts: AtomicU64::new(PARTS), truncations, drops }
+        let (found, parts) = (AtomicU64::new(1f64.to_bits()), AtomicU64::new(PARTS));
+        Self { found, misses, parts, truncations, drops }
     }
 }
 
@@ -47,11 +55,13 @@ impl Trust {
     pub(crate) fn confirmed(&self) {
         self.misses.lock().clear();
         self.change_parts(|parts| (parts + parts / GAIN).min(PARTS));
+        self.learn_found(1.0);
     }
 
     /// The engine had less. `is_full`: the belief takes most of its capacity, so it may be too large.
     pub(crate) fn fell_short(&self, is_full: bool) {
         self.truncations.fetch_add(1, Ordering::Relaxed);
+        self.learn_found(0.0);
         if is_full {
             self.change_parts(|parts| (parts - parts / LOSS).max(PARTS_MIN));
         }
@@ -74,6 +84,22 @@ impl Trust {
     pub(crate) fn dropped(&self) {
         self.drops.fetch_add(1, Ordering::Relaxed);
         self.misses.lock().clear();
+    }
+
+    /// Whether predicted hits are found less often here than with the best of others, so that a prompt which was lost has a
+    /// better home there.
+    pub(crate) fn is_worse_than<'a>(&self, others: impl Iterator<Item = &'a Self>) -> bool {
+        let best = others.map(Self::found).fold(0.0, f64::max);
+        self.found() < best - FOUND_APART
+    }
+
+    fn found(&self) -> f64 {
+        f64::from_bits(self.found.load(Ordering::Relaxed))
+    }
+
+    fn learn_found(&self, found: f64) {
+        let known = self.found();
+        self.found.store((known + (found - known) * FOUND_STEP).to_bits(), Ordering::Relaxed);
     }
 
     /// How often the belief was dropped.
@@ -119,6 +145,21 @@ mod tests {
         assert_eq!((trust.missed(prompt(1)), trust.missed(prompt(2))), (None, None));
         assert_eq!(trust.missed(prompt(3)).unwrap(), [1, 2, 3].map(prompt));
         assert_eq!(trust.missed(prompt(4)), None, "they count once");
+    }
+
+    #[test]
+    fn a_prompt_is_better_off_where_predictions_come_true() {
+        let (losing, keeping) = (Trust::default(), Trust::default());
+        assert!(!losing.is_worse_than([&keeping].into_iter()), "nothing is known yet");
+        for report in 0..40 {
+            keeping.confirmed();
+            if report % 5 == 0 { losing.fell_short(false) } else { losing.confirmed() }
+        }
+        assert!(losing.is_worse_than([&losing, &keeping].into_iter()));
+        assert!(!keeping.is_worse_than([&losing, &keeping].into_iter()));
+        assert!(!losing.is_worse_than([&losing].into_iter()), "all lose alike");
+        (0..40).for_each(|_| losing.confirmed());
+        assert!(!losing.is_worse_than([&keeping].into_iter()));
     }
 
     #[test]

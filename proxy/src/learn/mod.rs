@@ -116,12 +116,16 @@ impl Router {
         }
     }
 
-    /// Believes no more of what was there before than `kept` blocks, and the prompt itself, which is there now.
+    /// Believes no more of what was there before than `kept` blocks, and the prompt itself, which is there now. Not so a prompt
+    /// that was lost whole where prompts are lost more than elsewhere: its next request finds it a home anew.
     fn correct(&self, endpoint: &Endpoint, blocks: Blocks, kept: usize, nothing: bool) {
         let size = self.index.size(endpoint.id);
         endpoint.trust.fell_short(size.is_some_and(|size| size.blocks * 2 >= size.capacity));
         self.index.truncate(endpoint.id, &blocks, kept);
-        self.index.commit(endpoint.id, &blocks, false);
+        let fleet = self.fleet.load();
+        if !(nothing && endpoint.trust.is_worse_than(fleet.iter().map(|other| &other.trust))) {
+            self.index.commit(endpoint.id, &blocks, false);
+        }
         if !nothing {
             return endpoint.trust.has_something();
         }
