@@ -112,21 +112,24 @@ impl Router {
         match prediction.verdict() {
             Verdict::Nothing => {}
             Verdict::Confirmed => endpoint.trust.confirmed(),
-            Verdict::Short { kept } => self.correct(endpoint, blocks, kept, cached == 0),
+            Verdict::Short { kept } => {
+                let is_lost = kept * 2 < expected as usize;
+                self.correct(endpoint, blocks, kept, Lost { most: is_lost, all: cached == 0 });
+            }
         }
     }
 
     /// Believes no more of what was there before than `kept` blocks, and the prompt itself, which is there now. Not so a prompt
-    /// that was lost whole where prompts are lost more than elsewhere: its next request finds it a home anew.
-    fn correct(&self, endpoint: &Endpoint, blocks: Blocks, kept: usize, nothing: bool) {
+    /// that is mostly lost where prompts are lost more than elsewhere: its next request finds it a home anew.
+    fn correct(&self, endpoint: &Endpoint, blocks: Blocks, kept: usize, lost: Lost) {
         let size = self.index.size(endpoint.id);
         endpoint.trust.fell_short(size.is_some_and(|size| size.blocks * 2 >= size.capacity));
         self.index.truncate(endpoint.id, &blocks, kept);
         let fleet = self.fleet.load();
-        if !(nothing && endpoint.trust.is_worse_than(fleet.iter().map(|other| &other.trust))) {
+        if !(lost.most && endpoint.trust.is_worse_than(fleet.iter().map(|other| &other.trust))) {
             self.index.commit(endpoint.id, &blocks, false);
         }
-        if !nothing {
+        if !lost.all {
             return endpoint.trust.has_something();
         }
         if let Some(since) = endpoint.trust.missed(blocks) {
@@ -136,6 +139,13 @@ impl Router {
             }
         }
     }
+}
+
+/// How much of a predicted hit was not there.
+#[derive(Clone, Copy)]
+struct Lost {
+    most: bool,
+    all: bool,
 }
 
 /// Tokens of the router that the engine computed, if it says what was cached.
