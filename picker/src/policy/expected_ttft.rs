@@ -33,11 +33,11 @@ const WORK_MIN: f64 = 0.005;
 /// What full caches make balance worth where nobody waits.
 const FORGETTING: f64 = 0.3;
 /// What a second of computing counts beside a second of waiting.
-const PRICE: f64 = 2.75;
+const PRICE: f64 = 3.2;
 /// And for each miss that follows from it.
-const DISPLACED: f64 = 0.4;
+const DISPLACED: f64 = 2.5;
 /// A larger share is taken for this one.
-const HELD_MAX: f64 = 0.98;
+const HELD_MAX: f64 = 0.88;
 /// Forks at one place, in a replica's fair share of all, from which a shared beginning counts half.
 const SHARED_BY: f64 = 1.5;
 /// How sharply.
@@ -47,11 +47,11 @@ const FORKS_MIN: f64 = 2.0;
 /// Seconds that a new prompt may wait for its first token to find an endpoint that was idle in place of one always busy.
 const HORIZON: f64 = 100.0;
 /// How far above the mean an endpoint may be busy.
-const SLACK: f64 = 0.15;
+const SLACK: f64 = 0.1;
 /// Below this share of the time an endpoint is never overloaded.
 const BUSY_MIN: f64 = 0.15;
 /// Seconds for an excess of the whole time: a hundredth above the slack outweighs most misses.
-const OVERLOAD: f64 = 2_000.0;
+const OVERLOAD: f64 = 5_000.0;
 
 /// Columns: `wait`, `prefill`, `miss` and `overload` in seconds, `in-flight` in requests, `kv` and `balance` as shares. Ties go
 /// where less was computed lately; for a request without a prompt, which computes nothing, by chance.
@@ -84,9 +84,11 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
 }
 
 /// What a second of computing a miss counts. What it puts into a cache pushes out as much, which would have been hit about as
-/// often as anything is, and its own miss would push out again as much: `1 / (1 - held)` misses in all.
+/// often as anything is, and its own miss would push out again as much: `1 / (1 - held)` misses in all. The fourth power is
+/// measured: where little is held, most of what is pushed out would never have been asked for.
 fn price(seen: Seen) -> f64 {
-    PRICE + DISPLACED / (1.0 - seen.held.clamp(0.0, HELD_MAX))
+    let held = seen.held.clamp(0.0, HELD_MAX);
+    PRICE + DISPLACED * held.powi(4) / (1.0 - held)
 }
 
 /// What balance is worth, 0 to 1: as far as requests wait, or as full caches forget what would be asked for again, which they
