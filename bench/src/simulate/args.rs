@@ -52,7 +52,8 @@ pub struct SimulateArgs {
     /// Tokens that each replica's cache holds, in place of --cache-blocks
     #[arg(long, value_name = "N", conflicts_with = "cache_blocks", help_heading = "Fleet")]
     pub cache_tokens: Option<usize>,
-    /// Blocks that the router can believe of each replica [default: as many as its cache holds]
+    /// Blocks that the router can believe of each replica [default: as many as its cache holds; of a trace of bodies 31250,
+    /// as the published tables]
     #[arg(long, value_name = "N", help_heading = "Fleet")]
     pub belief_blocks: Option<usize>,
     /// The router knows what every cache holds, as engines' KV events would tell it, in place of what it believes

@@ -54,13 +54,19 @@ struct Read {
     workload: Workload,
     skipped: Skipped,
     columns: Columns,
+    /// Blocks that the router can believe of each replica, unless a flag says it; `None` for what the cache holds.
+    believed: Option<usize>,
 }
+
+/// What the published tables were made with (behaviour 15): their router knows nothing of its replicas' caches.
+const PUBLISHED_BELIEF_BLOCKS: usize = 31_250;
 
 /// Reads the trace, plays it and writes decisions and table, or JSON, to `out`; nothing before all is played.
 pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError> {
     args.options(args.block_size()?.unwrap_or(BlockSize::ENGINE))?; // before a large file is read for nothing
-    let Read { workload, skipped, columns } = read(args)?;
+    let Read { workload, skipped, columns, believed } = read(args)?;
     let options = args.options(workload.block_size())?;
+    let options = SimulateOptions { belief_blocks: options.belief_blocks.or(believed), ..options };
     let bar = progress_bar(workload.len() * args.policies().len());
     let runs = play_all(&workload, &options, args.policies(), &|played| bar.inc(played));
     bar.finish_and_clear();
@@ -78,14 +84,15 @@ fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
     let size = args.block_size()?;
     let Some(path) = &args.trace else { return built_in(args) };
     let Loaded { requests, skipped } = form::read(path, args.bad_lines())?;
-    let (workload, columns) = match requests {
+    let (workload, columns, believed) = match requests {
         AnyTrace::Bodies(trace) => {
-            (Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE)), args.columns(false))
+            let workload = Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE));
+            (workload, args.columns(false), Some(PUBLISHED_BELIEF_BLOCKS))
         }
-        AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true)),
+        AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true), None),
     };
     let workload = workload.map_err(|reason| unplayable(args, reason))?;
-    Ok(Read { workload, skipped, columns })
+    Ok(Read { workload, skipped, columns, believed })
 }
 
 fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
@@ -93,7 +100,7 @@ fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
         return Err(SimulateError::Option("TRACE: found none, wanted a file or --demo3".to_owned()));
     };
     let workload = Workload::of_demo3(&demo3).map_err(|reason| unplayable(args, reason))?;
-    Ok(Read { workload, skipped: Skipped::default(), columns: args.columns(true) })
+    Ok(Read { workload, skipped: Skipped::default(), columns: args.columns(true), believed: None })
 }
 
 fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {

@@ -179,10 +179,16 @@ pub fn decision_line(policy: &str, decision: &ShownDecision) -> String {
 fn reason_texts(reasons: &[Reason]) -> String {
     let text = |reason: &Reason| {
         let value = reason.value.map_or("unknown".to_owned(), two_decimals);
-        format!("{} {} x {value}", reason.name, reason.weight)
+        format!("{} {} x {value}", reason.name, weight(reason.weight))
     };
     let texts: Vec<String> = reasons.iter().map(text).collect();
     if texts.is_empty() { String::new() } else { format!("; {}", texts.join(" + ")) }
+}
+
+/// As it is written in a file, or to three decimals.
+fn weight(weight: f64) -> String {
+    let short = (weight * 1e3).round() / 1e3 + 0.0;
+    short.to_string()
 }
 
 fn replica_name(replica: usize) -> String {
