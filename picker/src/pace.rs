@@ -35,7 +35,9 @@ const SPREAD_SHARE: f64 = 0.25;
 const SPREAD_BACKLOG: f64 = 0.1;
 
 /// Share of the fleet's errors from which an endpoint's own pace is clearly the better one.
-const CLEARLY: f64 = 0.7;
+const CLEARLY: f64 = 0.5;
+/// How far two engines of a fleet can be apart.
+const APART_MAX: f64 = 4.0;
 /// Factors within which two engines are taken for equal.
 const OVERHEAD_APART: f64 = 3.0;
 const RATE_APART: f64 = 1.5;
@@ -76,7 +78,8 @@ impl Pace {
     /// shows only under load, and load is what it would steer.
     fn among(self, fleet: &Self) -> Self {
         let told = |own: f64, usual: f64, factor: f64| {
-            if (usual / factor..=usual * factor).contains(&own) { usual } else { own }
+            let is_equal = (usual / factor..=usual * factor).contains(&own);
+            if is_equal { usual } else { own.max(usual / APART_MAX).min(usual * APART_MAX) }
         };
         Self {
             overhead: told(self.overhead, fleet.overhead, OVERHEAD_APART),
@@ -484,7 +487,8 @@ mod tests {
         for (own, wanted) in [
             (pace(0.025, 9_000.0, 0.0), fleet),
             (pace(0.010, 6_000.0, 0.25), pace(0.010, 6_000.0, 0.25)),
-            (pace(0.100, 12_000.0, 1.0), pace(0.100, 12_000.0, 0.25)),
+            (pace(0.035, 12_000.0, 1.0), pace(0.035, 12_000.0, 0.25)),
+            (pace(0.500, 1e7, 1.0), pace(0.040, 48_000.0, 0.25)),
         ] {
             assert_eq!(own.among(&fleet), wanted);
         }
