@@ -58,9 +58,18 @@ pub struct Booked {
     /// In microseconds.
     work: u64,
     tokens_per_second: f64,
+    /// Seconds of other prompts that were ahead.
+    backlog: f64,
     /// Names a request whose first token will not be seen, among the others of its ledger.
     unseen: Option<u64>,
     has_token: bool,
+}
+
+impl Booked {
+    /// Seconds of other prompts that were ahead when it was booked, as [`InFlight::backlog`] has them.
+    pub fn backlog(&self) -> f64 {
+        self.backlog
+    }
 }
 
 /// One endpoint's.
@@ -86,7 +95,7 @@ pub struct Ledger {
 impl Ledger {
     /// Books a request that is about to be sent.
     pub fn book(&self, request: Request, now: Micros) -> Booked {
-        let backlog = self.in_flight(now).backlog;
+        let backlog = self.backlog(now);
         let Request { uncached_tokens, pace, is_streamed } = request;
         let Pace { tokens_per_second, .. } = pace;
         let work = (pace.work(uncached_tokens.into()).max(0.0) * 1e6) as u64;
@@ -103,7 +112,7 @@ impl Ledger {
         let unseen = (!is_streamed).then(|| self.expect(Prompt { due, work, number: 0 }));
         let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
         self.recent.add(f64::from(uncached_tokens) / tokens_per_second, now);
-        Booked { uncached_tokens, work, tokens_per_second, unseen, has_token: false }
+        Booked { uncached_tokens, work, tokens_per_second, backlog, unseen, has_token: false }
     }
 
     /// The request's first token has come: its prompt is computed.
@@ -172,26 +181,27 @@ impl Ledger {
     /// Prompts are taken to be computed one after another: since the last one was computed the endpoint has worked on the
     /// next, and on no more than that. So an endpoint that hangs with streams does not look idle.
     pub fn in_flight(&self, now: Micros) -> InFlight {
-        if now.0 >= self.due.0.load(Ordering::Relaxed) {
-            self.forget(now, |prompt| prompt.due <= now);
-        }
+        let backlog = self.backlog(now);
         let recent = self.recent.now(now);
         InFlight {
             requests: self.requests.load(Ordering::Relaxed),
             prefilling: self.prefilling.load(Ordering::Relaxed),
             uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
-            backlog: self.backlog(now) as f64 / 1e6,
+            backlog,
             recent,
             busy: recent / self.lifetime(now),
         }
     }
 
-    /// In microseconds.
-    fn backlog(&self, now: Micros) -> u64 {
+    /// In seconds; prompts that are due are computed.
+    fn backlog(&self, now: Micros) -> f64 {
+        if now.0 >= self.due.0.load(Ordering::Relaxed) {
+            self.forget(now, |prompt| prompt.due <= now);
+        }
         let work = self.work.load(Ordering::Relaxed);
         let spent = now.0.saturating_sub(self.progress.load(Ordering::Relaxed));
         let head = work / u64::from(self.prompts.load(Ordering::Relaxed).max(1));
-        work - spent.min(head)
+        (work - spent.min(head)) as f64 / 1e6
     }
 
     /// Seconds that `recent` is a sum over, the older the less they count, as its parts do.

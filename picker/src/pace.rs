@@ -353,9 +353,9 @@ mod tests {
                     pace = learner.fit(&prior).unwrap_or(pace);
                 }
                 let uncached_tokens = (8_000.0 * chance(turn, 1)).floor();
-                let backlog = ledger.in_flight(micros(now)).backlog;
                 let request = Request { uncached_tokens: uncached_tokens as u32, pace, is_streamed: true };
                 let booked = ledger.book(request, micros(now));
+                let backlog = booked.backlog();
                 let lane = self.lanes.iter_mut().min_by(|a, b| a.total_cmp(b)).unwrap();
                 *lane = lane.max(now) + self.pace.work(uncached_tokens);
                 let mut seconds = *lane - now;

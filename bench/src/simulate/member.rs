@@ -62,9 +62,8 @@ struct Flight {
     booked: Booked,
     /// Tokens that are computed for it, as the engine will say.
     computed_tokens: u32,
-    /// When it was booked, and the seconds of other prompts that were ahead.
+    /// When it was booked.
     sent: Seconds,
-    backlog: f64,
     late: Seconds,
     elsewhere: Option<Elsewhere>,
 }
@@ -194,15 +193,13 @@ impl Member {
         let Sending { place, now, late, uncached_tokens, answer } = sending;
         let count = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
         let request = Request { uncached_tokens: count(uncached_tokens), pace: self.pace, is_streamed: true };
-        let backlog = self.ledger.in_flight(micros(now)).backlog;
         let booked = self.ledger.book(request, micros(now));
         let ticket = match elsewhere {
             Some(Elsewhere { whole, .. }) => self.engine.join_remote(now, admitted, whole, answer),
             None => self.engine.join(now, admitted, answer).ticket,
         };
         let computed_tokens = count(admitted.prompt_tokens - admitted.cached_tokens);
-        self.flights
-            .insert(ticket, Flight { place, booked, computed_tokens, sent: now, backlog, late, elsewhere });
+        self.flights.insert(ticket, Flight { place, booked, computed_tokens, sent: now, late, elsewhere });
     }
 
     /// All that it has in flight, in the order in which it came. The member is of no more use.
@@ -240,7 +237,7 @@ impl Member {
         if flight.elsewhere.is_none() {
             self.prefills.push((at - prefill, prefill));
             let (uncached_tokens, seconds) = (f64::from(flight.computed_tokens), (at - flight.sent).0);
-            self.learner.observe(Observation { uncached_tokens, backlog: flight.backlog, seconds });
+            self.learner.observe(Observation { uncached_tokens, backlog: flight.booked.backlog(), seconds });
         }
         let served = &mut served[flight.place];
         // A request that was sent again has its first token already if its stream broke.

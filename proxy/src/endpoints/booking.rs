@@ -33,8 +33,6 @@ pub(crate) struct Booking {
     making: Option<u64>,
     since: Micros,
     first_token: Option<Micros>,
-    /// Seconds of other prompts that were ahead.
-    pub(crate) backlog: f64,
     pub(crate) uncached_tokens: u32,
     /// Leading blocks that the engine should have, those left out that another request is only just having computed. `None`:
     /// not known.
@@ -52,7 +50,6 @@ impl Booking {
         let overhead = if wanted.blocks.total() > 0 { pace.overhead } else { 0.0 };
         let Wanted { is_streamed, .. } = wanted;
         let request = Request { uncached_tokens, pace: Pace { overhead, ..pace }, is_streamed };
-        let backlog = endpoint.ledger.in_flight(now).backlog;
         let booked = Some(endpoint.ledger.book(request, now));
         let (expected_blocks, making) = endpoint.making.enter(wanted);
         let drops = endpoint.trust.drops();
@@ -64,7 +61,6 @@ impl Booking {
             making,
             since: now,
             first_token: None,
-            backlog,
             uncached_tokens,
             expected_blocks,
             drops,
@@ -95,6 +91,11 @@ impl Booking {
     /// Seconds of computing that the request is taken for.
     pub(crate) fn work(&self) -> f64 {
         self.endpoint.pace.load().work(self.uncached_tokens.into())
+    }
+
+    /// Seconds of other prompts that were ahead.
+    pub(crate) fn backlog(&self) -> f64 {
+        self.booked.as_ref().map_or(0.0, Booked::backlog)
     }
 
     /// Seconds from the booking to the first token, if it has come.

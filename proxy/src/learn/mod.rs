@@ -58,7 +58,7 @@ impl Router {
         }
         if shows_pace && let Some(seconds) = booking.first_token_seconds() {
             let uncached_tokens = told.unwrap_or(booking.uncached_tokens.into());
-            let observation = Observation { uncached_tokens, backlog: booking.backlog, seconds };
+            let observation = Observation { uncached_tokens, backlog: booking.backlog(), seconds };
             booking.endpoint().pace.observe(observation);
         }
         if let (Some(usage), Some(ratio)) = (usage, ratio) {
