@@ -20,13 +20,20 @@ use crate::defaults::{self, BYTES_MAX, CAPACITY_BLOCKS_MAX, DURATION_MAX};
 use crate::faults::{Fault, Faults, Reason};
 use crate::quantity::{boolean, bytes, duration, integer, show_duration};
 use crate::raw::{self, RawConfig, RawIndex, RawLimits, RawLoad, RawTimeouts, Text, one_of};
-use crate::{Config, Flags, Index, Limits, Load, Pool, Timeouts, Tokenizer};
+use crate::{
+    ClientTimeouts, ClientTls, Config, Edge, Engine, Flags, Index, Limits, Load, Loaded, Outside, Pool, Timeouts,
+    Tokenizer,
+};
 
 /// The shortest time-out: none is zero.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// See [`crate::load`].
-pub(crate) fn check(file: Option<(&str, &str)>, flags: &Flags) -> Result<Config, Faults> {
+pub(crate) fn check(
+    file: Option<(&str, &str)>,
+    flags: &Flags,
+    _outside: &dyn Outside,
+) -> Result<Loaded, Faults> {
     let (name, text) = file.unwrap_or_default();
     let mut checker = Checker { file: name, faults: Faults::default() };
     let raw = raw::parse(name, text).unwrap_or_else(|fault| {
@@ -34,7 +41,11 @@ pub(crate) fn check(file: Option<(&str, &str)>, flags: &Flags) -> Result<Config,
         RawConfig::default()
     });
     let config = checker.config(raw, flags);
-    if checker.faults.is_empty() { Ok(config) } else { Err(checker.faults) }
+    if checker.faults.is_empty() {
+        Ok(Loaded { config, settings: Vec::new(), files: Vec::new() })
+    } else {
+        Err(checker.faults)
+    }
 }
 
 /// Where a value was written.
@@ -69,7 +80,15 @@ impl Checker<'_> {
         } = raw;
         let (listeners, admin) = self.addresses(listeners, admin, flags);
         let policy = self.policy(policy, weights.is_some(), flags);
+        let (client_timeouts, timeouts) = self.timeouts(timeouts.unwrap_or_default());
         let pool = Pool {
+            name: "default".to_owned(),
+            models: Vec::new(),
+            aliases: Default::default(),
+            models_interval: Some(defaults::MODELS_INTERVAL),
+            engine: Engine::default(),
+            tls: ClientTls::default(),
+            attempts_max: defaults::ATTEMPTS_MAX,
             policy,
             weights: weights.and_then(|weights| self.weights(weights, policy)),
             match_length: self.match_length(match_length_weight),
@@ -77,14 +96,35 @@ impl Checker<'_> {
             endpoints: self.endpoints(endpoints, flags),
             index: self.index(index.unwrap_or_default()),
             load: self.load(load.unwrap_or_default()),
-            timeouts: self.timeouts(timeouts.unwrap_or_default()),
+            timeouts,
         };
         let limits = self.limits(limits.unwrap_or_default());
         let response_headers =
             self.value("response_headers", response_headers, defaults::RESPONSE_HEADERS, boolean);
         let drain =
             self.value("drain", drain, defaults::DRAIN, |text| duration(text, Duration::ZERO, DURATION_MAX));
-        Config { listeners, admin, pool, limits, response_headers, drain }
+        let edge = Edge {
+            tenants: Vec::new(),
+            client_key: Default::default(),
+            cache_salt_secret: None,
+            cors: None,
+            paths: Vec::new(),
+            trusted_proxies: Vec::new(),
+            forwarded_headers: false,
+        };
+        Config {
+            listeners,
+            admin,
+            pools: vec![pool],
+            edge,
+            limits,
+            timeouts: client_timeouts,
+            response_headers,
+            access_log: None,
+            traces: None,
+            watch: true,
+            drain,
+        }
     }
 
     /// Weights alone mean the policy that they are known for.
@@ -157,22 +197,25 @@ impl Checker<'_> {
         limits
     }
 
-    fn timeouts(&mut self, raw: RawTimeouts) -> Timeouts {
+    fn timeouts(&mut self, raw: RawTimeouts) -> (ClientTimeouts, Timeouts) {
         let RawTimeouts { request_body, connect, first_byte, idle, client_write, upstream_idle, keep_alive } =
             raw;
-        Timeouts {
+        let clients = ClientTimeouts {
             request_body: self.timeout("timeouts.request_body", request_body, defaults::REQUEST_BODY_TIMEOUT),
+            client_write: self.timeout("timeouts.client_write", client_write, defaults::CLIENT_WRITE_TIMEOUT),
+            keep_alive: self.timeout("timeouts.keep_alive", keep_alive, defaults::KEEP_ALIVE_TIMEOUT),
+        };
+        let timeouts = Timeouts {
             connect: self.timeout("timeouts.connect", connect, defaults::CONNECT_TIMEOUT),
             first_byte: self.timeout("timeouts.first_byte", first_byte, defaults::FIRST_BYTE_TIMEOUT),
             idle: self.timeout("timeouts.idle", idle, defaults::IDLE_TIMEOUT),
-            client_write: self.timeout("timeouts.client_write", client_write, defaults::CLIENT_WRITE_TIMEOUT),
             upstream_idle: self.timeout(
                 "timeouts.upstream_idle",
                 upstream_idle,
                 defaults::UPSTREAM_IDLE_TIMEOUT,
             ),
-            keep_alive: self.timeout("timeouts.keep_alive", keep_alive, defaults::KEEP_ALIVE_TIMEOUT),
-        }
+        };
+        (clients, timeouts)
     }
 
     fn timeout(&mut self, path: &str, raw: Text, default: Duration) -> Duration {

@@ -5,6 +5,7 @@
 //! defaults.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use picker::hash::BlockSize;
@@ -39,6 +40,11 @@ pub const ENDPOINTS_MAX: usize = picker::belief::ENDPOINTS_MAX;
 pub const ENDPOINT_NAME_BYTES_MAX: usize = 63;
 /// The port of a URL that names none.
 pub const ENDPOINT_PORT: u16 = 80;
+
+/// Endpoints that one request is tried at.
+pub const ATTEMPTS_MAX: NonZeroU32 = NonZeroU32::new(3).expect("3 is not 0");
+/// From one reading of an engine's `/v1/models` to the next.
+pub const MODELS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How a prompt is cut into tokens for hashing.
 pub const TOKENIZER: Tokenizer = Tokenizer::Bytes;

@@ -7,26 +7,41 @@ use std::net::{IpAddr, Ipv6Addr};
 use url::{Host, Url};
 
 use crate::defaults::{ENDPOINT_NAME_BYTES_MAX, ENDPOINT_PORT};
+use crate::Secret;
 use crate::faults::Reason;
 
 const WANTED_URL: &str = "http://HOST[:PORT]";
 
 /// One server that requests may go to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// Unique in its pool.
+    /// Unique over all pools.
     pub name: EndpointName,
     /// Unique in its pool, however it is spelled.
     pub url: EndpointUrl,
+    /// The key that the engine wants, sent as `Authorization: Bearer` in place of the client's.
+    pub key: Option<Secret>,
+    /// Further headers for the engine, in place of the client's of those names. Values may be secrets.
+    pub headers: Vec<(String, Secret)>,
+    /// Its share of the load beside others; 1 for an ordinary one, 0 for one that gets nothing new.
+    pub weight: f64,
+}
+
+impl Endpoint {
+    /// An endpoint as a name and a URL describe it.
+    pub fn new(name: EndpointName, url: EndpointUrl) -> Self {
+        Self { name, url, key: None, headers: Vec::new(), weight: 1.0 }
+    }
 }
 
 /// 1 to 63 characters of `[A-Za-z0-9._-]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointName(String);
 
-/// `http://HOST[:PORT]`: no user, path, query or fragment.
+/// `http://HOST[:PORT]` or `https://HOST[:PORT]`: no user, path, query or fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointUrl {
+    tls: bool,
     host: String,
     port: u16,
     authority: String,
@@ -74,7 +89,12 @@ impl EndpointUrl {
             Host::Ipv6(address) => address.to_string(),
             Host::Ipv4(_) | Host::Domain(_) => host.to_string(),
         };
-        Self { host, port, authority }
+        Self { tls: false, host, port, authority }
+    }
+
+    /// Whether the engine speaks TLS.
+    pub const fn tls(&self) -> bool {
+        self.tls
     }
 
     /// The host to connect to: a name or an address, lower case, IPv6 without its brackets.

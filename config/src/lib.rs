@@ -5,23 +5,27 @@
 
 mod check;
 pub mod defaults;
+mod edge;
 mod endpoint;
 mod faults;
+mod pool;
 mod quantity;
 mod raw;
+mod secret;
+mod tls;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use picker::hash::BlockSize;
-use picker::policy::Policy;
-use picker::score::Weights;
-use picker::score::prefix::MatchLength;
-
+pub use edge::{AccessLog, ClientKey, Cors, Edge, KeyHash, Network, PathPattern, Tenant, TenantLimits};
 pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use faults::{Fault, Faults, Reason};
 pub use picker::tokens::Kind as Tokenizer;
+pub use pool::{Engine, EngineKind, Index, Load, Pool, Timeouts};
 pub use raw::read_file;
+pub use secret::{Outside, Secret, System};
+pub use tls::{Certificate, ClientTls, ServerTls};
 
 /// Everything that `serve` needs to know, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,23 +34,36 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Where metrics, health and state are served; not the address of a listener.
     pub admin: SocketAddr,
-    /// The endpoints and how one is chosen.
-    pub pool: Pool,
+    /// At least one; unique in name, no model or alias in two of them, at most one that names no models.
+    pub pools: Vec<Pool>,
+    /// Who may send what.
+    pub edge: Edge,
     /// What clients may send.
     pub limits: Limits,
+    /// How long clients may take.
+    pub timeouts: ClientTimeouts,
     /// Whether answers carry the `x-prefixroute-*` headers.
     pub response_headers: bool,
+    /// A line for each request; none where absent.
+    pub access_log: Option<AccessLog>,
+    /// Where spans go (OTLP over HTTP), such as `http://127.0.0.1:4318/v1/traces`; none where absent.
+    pub traces: Option<String>,
+    /// Whether the file is looked at for changes.
+    pub watch: bool,
     /// Time that running requests get after SIGTERM; zero stops at once.
     pub drain: Duration,
 }
 
 /// An address that clients connect to and what is spoken there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Port 0 lets the system choose a free one.
     pub address: SocketAddr,
-    /// One protocol per listener: HTTP/2 in clear text is not told apart from HTTP/1 by its first bytes.
+    /// One protocol per listener in clear text: HTTP/2 is not told apart from HTTP/1 by its first bytes. With TLS always
+    /// [`Protocol::Http1`]; ALPN chooses between HTTP/1.1 and HTTP/2.
     pub protocol: Protocol,
+    /// TLS, where it is spoken.
+    pub tls: Option<ServerTls>,
 }
 
 /// What is spoken on a listener.
@@ -59,51 +76,6 @@ pub enum Protocol {
     H2c,
 }
 
-/// The endpoints that share one model, and how one is chosen among them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pool {
-    /// What ranks the endpoints.
-    pub policy: Policy,
-    /// In place of the preset of a policy that sums; always absent for one that does not.
-    pub weights: Option<Weights>,
-    /// How much a long match counts beyond its share, in the scorer `prefix`.
-    pub match_length: MatchLength,
-    /// The seed of the tie-break and of the policy `random`.
-    pub seed: u64,
-    /// Unique in name and in address. May be empty: the router starts and is not ready.
-    pub endpoints: Vec<Endpoint>,
-    /// What the router believes of the caches.
-    pub index: Index,
-    /// How the load of the endpoints is read.
-    pub load: Load,
-    /// How long each step of a request may take.
-    pub timeouts: Timeouts,
-}
-
-/// How prompts become blocks, and how many blocks are remembered.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Index {
-    /// How a prompt is cut into tokens.
-    pub tokenizer: Tokenizer,
-    /// Tokens of that tokenizer in one block.
-    pub block: BlockSize,
-    /// Blocks remembered per endpoint until its engine tells its own cache size; at least 1.
-    pub capacity_blocks: usize,
-}
-
-/// How the load of the endpoints is read from their `/metrics`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    /// From one reading to the next.
-    pub scrape_interval: Duration,
-    /// A reading that takes longer has failed.
-    pub scrape_timeout: Duration,
-    /// A figure older than this is unknown; at least 2 × `scrape_interval`.
-    pub stale_after: Duration,
-    /// A longer page is a failed reading.
-    pub page_bytes_max: usize,
-}
-
 /// What clients may send. One body always fits into the room for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -113,21 +85,13 @@ pub struct Limits {
     pub bodies_bytes_max: usize,
 }
 
-/// How long each step of a request may take. None is zero.
+/// How long clients may take. None is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct ClientTimeouts {
     /// For a whole request body to arrive.
     pub request_body: Duration,
-    /// For a connection to an endpoint to stand.
-    pub connect: Duration,
-    /// To the first byte of an answer.
-    pub first_byte: Duration,
-    /// Between two chunks of an answer.
-    pub idle: Duration,
     /// That a client may leave an answer unread.
     pub client_write: Duration,
-    /// Life of an unused connection to an endpoint.
-    pub upstream_idle: Duration,
     /// Life of an unused connection of a client.
     pub keep_alive: Duration,
 }
@@ -135,9 +99,9 @@ pub struct Timeouts {
 /// What the command line says; it overrides the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `NAME=URL` of each `--endpoint`; one or more replace the file's list.
+    /// `NAME=URL` of each `--endpoint`; one or more replace the list of the file's only pool.
     pub endpoints: Vec<String>,
-    /// `--policy`.
+    /// `--policy`, for the file's only pool.
     pub policy: Option<String>,
     /// `--port N`: short for `--listen 127.0.0.1:N`.
     pub port: Option<u16>,
@@ -147,13 +111,35 @@ pub struct Flags {
     pub admin: Option<String>,
 }
 
-/// Checks a file's name and text, if there is one, and the flags. Without a file or with an empty one every
-/// default holds.
+/// A configuration and where it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// What holds.
+    pub config: Config,
+    /// Each value of the effective configuration, in the order of the documentation, for `check --explain`.
+    pub settings: Vec<Setting>,
+    /// Every further file that was read: certificates, keys, secrets, scheduler configurations. Absolute, or relative to
+    /// the working directory.
+    pub files: Vec<PathBuf>,
+}
+
+/// One value of the effective configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key, such as `pools[0].load.scrape_interval`.
+    pub path: String,
+    /// The value as the file would have it; for a secret only where it came from, such as `${KEY}`.
+    pub value: String,
+    /// `default`, `file:line:column` or the flag's name.
+    pub origin: String,
+}
+
+/// Checks a file's name and text, if there is one, and the flags. Without a file every default holds.
 ///
-/// Errors: all faults of values at once; of a file whose structure is broken (not YAML, an unknown or
-/// repeated key), the first such fault and those of the flags.
-pub fn load(file: Option<(&str, &str)>, flags: &Flags) -> Result<Config, Faults> {
-    check::check(file, flags)
+/// `outside` gives environment variables and further files; paths in the file are taken from the file's own folder.
+/// Errors: all faults at once. A file that is no YAML has one, and those of the flags.
+pub fn load(file: Option<(&str, &str)>, flags: &Flags, outside: &dyn Outside) -> Result<Loaded, Faults> {
+    check::check(file, flags, outside)
 }
 
 impl Protocol {

@@ -108,15 +108,20 @@ pub(crate) struct RawTimeouts {
 pub fn read_file(path: &Path) -> Result<String, Faults> {
     let fault = |reason| Faults::from(of_file(&path.display().to_string(), reason));
     let unread = |error| fault(Reason::thing(error, "a file that can be read"));
-    let mut bytes = Vec::new();
-    // One byte past the limit tells a file that is too long from one that just fits.
-    let room = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path).and_then(|file| file.take(room).read_to_end(&mut bytes)).map_err(unread)?;
+    let bytes = read_bounded(path).map_err(unread)?;
     check_length(bytes.len()).map_err(fault)?;
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         fault(Reason::thing(format_args!("a byte that is not UTF-8 at offset {offset}"), "UTF-8"))
     })
+}
+
+/// A file's bytes; one more than [`FILE_BYTES_MAX`] of one that is longer.
+pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let room = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(room).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads the structure of `text`. Error: the first fault of structure.

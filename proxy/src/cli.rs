@@ -127,7 +127,8 @@ fn load(file: Option<&str>, flags: &Flags) -> Result<config::Config, String> {
     let text =
         file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
     let named = file.zip(text.as_deref());
-    config::load(named, flags).map_err(|faults| faults.to_string())
+    let loaded = config::load(named, flags, &config::System).map_err(|faults| faults.to_string())?;
+    Ok(loaded.config)
 }
 
 fn data_runtime() -> std::io::Result<Runtime> {

@@ -28,7 +28,7 @@ impl Router for InProcess {
         let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let policy = Some(policy.to_owned());
         let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
-        let config = config::load(Some(SETTINGS), &flags)?;
+        let config = config::load(Some(SETTINGS), &flags, &config::System)?.config;
         let running = serve::start(config, &Handle::current(), &Handle::current())?;
         tokio::time::timeout(READY_WITHIN, running.all_answer())
             .await

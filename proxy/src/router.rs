@@ -77,15 +77,15 @@ impl Router {
     /// A router for a checked configuration; nothing runs yet. Errors: an index that cannot be had.
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, JoinError> {
         let metrics = Metrics::new();
-        let index = Index::for_fleet(config.pool.endpoints.len(), config.pool.index.capacity_blocks)?;
+        let index = Index::for_fleet(config.pools[0].endpoints.len(), config.pools[0].index.capacity_blocks)?;
         let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
             let id = EndpointId(number);
-            index.join(id, config.pool.index.capacity_blocks)?;
+            index.join(id, config.pools[0].index.capacity_blocks)?;
             Ok(Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str()))))
         };
-        let fleet = (0..).zip(&config.pool.endpoints).map(endpoint).collect::<Result<_, _>>()?;
-        let timeouts = &config.pool.timeouts;
-        let pool = &config.pool;
+        let fleet = (0..).zip(&config.pools[0].endpoints).map(endpoint).collect::<Result<_, _>>()?;
+        let timeouts = &config.pools[0].timeouts;
+        let pool = &config.pools[0];
         Ok(Arc::new(Self {
             rules: Rules {
                 policy: pool.policy,
@@ -117,7 +117,7 @@ impl Router {
     pub(crate) fn candidates(&self) -> Candidates {
         let fleet = self.fleet.load_full();
         let now = Instant::now();
-        let stale_after = self.config.pool.load.stale_after;
+        let stale_after = self.config.pools[0].load.stale_after;
         let candidate = |endpoint: &Arc<Endpoint>| Candidate {
             id: endpoint.id,
             load: endpoint.load(now, self.clock, stale_after),
@@ -148,7 +148,7 @@ impl Router {
         candidates: &Candidates,
         turn: u64,
     ) -> Result<Decision, Refusal> {
-        let draw = Draw { seed: self.config.pool.seed, turn };
+        let draw = Draw { seed: self.config.pools[0].seed, turn };
         let asked = Asked::read(ask, Some(&self.memo), &self.rules)?;
         let asked = asked.with_session_at(&self.sessions, self.clock.now());
         Ok(choose(asked, &candidates.list, &self.index, &self.rules, draw))
@@ -186,14 +186,14 @@ impl Router {
     pub(crate) fn capacity_blocks(&self, sample: &Sample) -> usize {
         let block = self.rules.block.tokens() as f64 / self.ratios.usual();
         let told = sample.capacity_tokens.map(|tokens| ((tokens as f64 / block) as usize).max(1));
-        told.map_or(self.config.pool.index.capacity_blocks, |blocks| {
+        told.map_or(self.config.pools[0].index.capacity_blocks, |blocks| {
             blocks.min(config::defaults::ENGINE_BLOCKS_MAX)
         })
     }
 
     /// Whether a new request would find an endpoint.
     pub(crate) fn ready(&self) -> bool {
-        let stale_after = self.config.pool.load.stale_after;
+        let stale_after = self.config.pools[0].load.stale_after;
         !self.draining.load(Ordering::Relaxed)
             && self.fleet.load().iter().any(|endpoint| endpoint.usable(Instant::now(), stale_after))
     }

@@ -93,7 +93,7 @@ pub struct Running {
 /// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
 /// Errors: a listener that cannot be bound, an index that cannot be had; nothing has started then.
 pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, StartError> {
-    fits(&config.pool)?;
+    fits(&config.pools[0])?;
     let mut sockets = Vec::new();
     for listener in &config.listeners {
         sockets.push((bind(listener.address, data)?, listener.protocol));
@@ -162,7 +162,7 @@ fn fits(pool: &Pool) -> Result<(), StartError> {
 }
 
 fn announce(router: &Router, listeners: &[SocketAddr], admin: SocketAddr) {
-    let endpoints = router.config.pool.endpoints.len();
+    let endpoints = router.config.pools[0].endpoints.len();
     let index_bytes_max = router.index.memory().bytes_max;
     let policy = router.rules.policy.name();
     tracing::info!(?listeners, %admin, endpoints, policy, index_bytes_max, "serving");

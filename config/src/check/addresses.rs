@@ -35,7 +35,7 @@ impl Checker<'_> {
     fn listeners(&mut self, raw: List<RawListener>, bound: &mut Vec<Bound>) -> Vec<Listener> {
         let Some(Spanned { value: items, referenced, .. }) = raw else {
             bound.push(Bound { address: LISTEN, path: String::new(), place: None });
-            return vec![Listener { address: LISTEN, protocol: Protocol::default() }];
+            return vec![Listener { address: LISTEN, protocol: Protocol::default(), tls: None }];
         };
         if !(1..=LISTENERS_MAX).contains(&items.len()) {
             let wanted = format!("1 to {LISTENERS_MAX} of them");
@@ -63,7 +63,7 @@ impl Checker<'_> {
         };
         let address = self.ok(&place, &path, found)?;
         bound.push(Bound { address, path, place: Some(place) });
-        Some(Listener { address, protocol })
+        Some(Listener { address, protocol, tls: None })
     }
 
     /// The listener of `--listen` or `--port`; those of the file are no longer bound then.
@@ -78,7 +78,7 @@ impl Checker<'_> {
         let (flag, address) = listen.or(short)?;
         bound.clear();
         bound.push(Bound { address, path: String::new(), place: Some(Place::Flag(flag)) });
-        Some(Listener { address, protocol: Protocol::default() })
+        Some(Listener { address, protocol: Protocol::default(), tls: None })
     }
 
     fn admin(&mut self, raw: Text, flags: &Flags, bound: &mut Vec<Bound>) -> SocketAddr {

@@ -47,7 +47,7 @@ impl Checker<'_> {
             EndpointUrl::new,
         );
         let ((name, name_at), (url, url_at)) = (name?, url?);
-        Some(Written { endpoint: Endpoint { name, url }, name: name_at, url: url_at })
+        Some(Written { endpoint: Endpoint::new(name, url), name: name_at, url: url_at })
     }
 
     /// A value that has no default, with its place; absent is a fault of what it is missing from.
@@ -81,7 +81,7 @@ impl Checker<'_> {
         let path = name.as_ref().map_or_else(String::new, EndpointName::to_string);
         let url = self.ok(&place, &path, EndpointUrl::new(url));
         let at = (place, path);
-        Some(Written { endpoint: Endpoint { name: name?, url: url? }, name: at.clone(), url: at })
+        Some(Written { endpoint: Endpoint::new(name?, url?), name: at.clone(), url: at })
     }
 
     fn check_count(&mut self, count: usize, place: &Place, path: &str) {

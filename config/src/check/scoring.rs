@@ -63,10 +63,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::{Config, Flags, load};
+    use crate::{Config, Flags, System, load};
 
     fn file(text: &str) -> Result<Config, String> {
-        load(Some(("f", text)), &Flags::default()).map_err(|faults| faults.to_string())
+        load(Some(("f", text)), &Flags::default(), &System).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(file(text).unwrap_err(), fault, "{text}");
         }
         let given = Flags { policy: Some("random".to_owned()), ..Flags::default() };
-        let fault = load(Some(("f", "weights: {kv: 1}\n")), &given).unwrap_err().to_string();
+        let fault = load(Some(("f", "weights: {kv: 1}\n")), &given, &System).unwrap_err().to_string();
         assert_eq!(fault, format!("f:1:10: weights: found weights for random, {FOR}"), "the flag counts");
     }
 }

@@ -17,11 +17,11 @@ use crate::{Timeouts, Tokenizer, defaults, load};
 const EVERY_KEY: &str = include_str!("../../tests/fixtures/every_key.yaml");
 
 fn file(text: &str) -> Result<Config, String> {
-    load(Some(("f", text)), &Flags::default()).map_err(|faults| faults.to_string())
+    load(Some(("f", text)), &Flags::default(), &System).map_err(|faults| faults.to_string())
 }
 
 fn flags(flags: &Flags) -> Result<Config, String> {
-    load(None, flags).map_err(|faults| faults.to_string())
+    load(None, flags, &System).map_err(|faults| faults.to_string())
 }
 
 fn endpoint(name: &str, url: &str) -> Endpoint {
@@ -140,13 +140,13 @@ fn flags_override_the_file() {
         admin: Some("[::1]:8443".to_owned()),
         port: None,
     };
-    let config = load(Some(("f", EVERY_KEY)), &given).unwrap();
+    let config = load(Some(("f", EVERY_KEY)), &given, &System).unwrap();
     assert_eq!(config.pool.endpoints, [endpoint("c", "http://10.0.0.3:8000")]);
     assert_eq!(config.pool.policy, Policy::Affinity);
     assert_eq!(config.listeners, [listener("0.0.0.0:80", Protocol::Http1)]);
     assert_eq!(config.admin, "[::1]:8443".parse().unwrap(), "free, as the file's listeners are not bound");
     assert_eq!(config.pool.seed, 7, "the rest is the file's");
-    let config = load(Some(("f", EVERY_KEY)), &Flags { port: Some(0), ..Flags::default() }).unwrap();
+    let config = load(Some(("f", EVERY_KEY)), &Flags { port: Some(0), ..Flags::default() }, &System).unwrap();
     assert_eq!(config.listeners, [listener("127.0.0.1:0", Protocol::Http1)]);
 }
 
@@ -346,10 +346,10 @@ fn wrong_flags_are_told_with_their_name() {
 fn all_faults_come_at_once_and_a_broken_file_does_not_hide_those_of_flags() {
     let given = Flags { policy: Some("best".to_owned()), ..Flags::default() };
     let text = "seed: x\ndrain: x\nendpoints: [{name: '', url: x}]\nload: {stale_after: 0s}\n";
-    let faults = load(Some(("f", text)), &given).unwrap_err();
+    let faults = load(Some(("f", text)), &given, &System).unwrap_err();
     assert_eq!(faults.iter().count(), 6, "{faults}");
     assert_eq!(faults.to_string().lines().count(), 6, "{faults}");
-    let faults = load(Some(("f", "x")), &given).unwrap_err();
+    let faults = load(Some(("f", "x")), &given, &System).unwrap_err();
     assert_eq!(faults.iter().count(), 2, "{faults}");
 }
 
@@ -402,7 +402,7 @@ proptest! {
             admin: Some(flag),
             port: None,
         };
-        if let Err(faults) = load(Some(("f", &text)), &given) {
+        if let Err(faults) = load(Some(("f", &text)), &given, &System) {
             prop_assert_eq!(faults.to_string().lines().count(), faults.iter().count());
         }
     }

@@ -114,7 +114,7 @@ impl Admin {
     /// Sets an endpoint's figures that are not counted as they happen.
     fn measure(&self, endpoint: &Endpoint) {
         let (metrics, now) = (&endpoint.metrics, Instant::now());
-        let usable = endpoint.usable(now, self.router.config.pool.load.stale_after);
+        let usable = endpoint.usable(now, self.router.config.pools[0].load.stale_after);
         metrics.usable.set(f64::from(u8::from(usable)));
         let in_flight = endpoint.in_flight(self.router.clock.at(now));
         metrics.in_flight.set(f64::from(in_flight.requests));

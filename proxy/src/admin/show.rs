@@ -57,7 +57,7 @@ pub(super) fn state(router: &Router) -> Value {
 
 fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
     let now = Instant::now();
-    let stale_after = router.config.pool.load.stale_after;
+    let stale_after = router.config.pools[0].load.stale_after;
     let load = endpoint.load(now, router.clock, stale_after);
     let sample = endpoint.sample.load();
     let sample = sample.as_deref();

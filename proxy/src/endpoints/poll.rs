@@ -52,7 +52,7 @@ pub(crate) async fn poll(router: Arc<Router>, endpoint: Arc<Endpoint>) {
         let started = Instant::now();
         poller.scrape().await;
         turn += 1;
-        let next = jittered(router.config.pool.load.scrape_interval, poller.endpoint.id.0, turn);
+        let next = jittered(router.config.pools[0].load.scrape_interval, poller.endpoint.id.0, turn);
         sleep(next.saturating_sub(started.elapsed())).await;
     }
 }
@@ -81,7 +81,7 @@ impl<'a> Poller<'a> {
     }
 
     async fn scrape(&mut self) {
-        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = self.router.config.pool.load;
+        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = self.router.config.pools[0].load;
         let read = self.read(page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
         self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));

@@ -98,7 +98,7 @@ impl Forward<'_> {
         let head = headers::to_engine(client, endpoint, body.bytes.len());
         let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
-        let first_byte = self.router.config.pool.timeouts.first_byte;
+        let first_byte = self.router.config.pools[0].timeouts.first_byte;
         let (router, api) = (self.router, self.record.api);
         let exchange = router.upstream.exchange(connection, request, first_byte);
         // Once the request is written, while the engine works.
@@ -156,7 +156,7 @@ impl Forward<'_> {
                 }
                 _ => return Ok(status),
             }
-            answer.session.read_timeout = Some(self.router.config.pool.timeouts.first_byte);
+            answer.session.read_timeout = Some(self.router.config.pools[0].timeouts.first_byte);
             let next = unless_gone(self.session, answer.session.read_response()).await?;
             next.map_err(|error| match error.etype() {
                 ErrorType::ReadTimedout => Stop::Refuse(Kind::UpstreamTimeout),
@@ -191,7 +191,7 @@ impl Forward<'_> {
             // Without chunks only the end of the connection ends a body of unknown length.
             self.session.set_keepalive(None);
         }
-        answer.session.read_timeout = Some(self.router.config.pool.timeouts.idle);
+        answer.session.read_timeout = Some(self.router.config.pools[0].timeouts.idle);
         if bodiless {
             write_alone(self.session, head).await.map_err(|_| Stop::Gone)?;
         } else {

@@ -49,7 +49,7 @@ impl Front {
     pub(crate) fn new(router: Arc<Router>, h2c: bool, loopback: bool) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
-        options.h2_idle_timeout = Some(router.config.pool.timeouts.keep_alive);
+        options.h2_idle_timeout = Some(router.config.timeouts.keep_alive);
         Self { router, options, shows_state: loopback }
     }
 
@@ -69,7 +69,7 @@ impl Front {
 
     fn bounds(&self) -> Bounds<'_> {
         let config = &self.router.config;
-        let (bytes_max, within) = (config.limits.body_bytes_max, config.pool.timeouts.request_body);
+        let (bytes_max, within) = (config.limits.body_bytes_max, config.timeouts.request_body);
         Bounds { bytes_max, within, budget: &self.router.bodies }
     }
 
@@ -167,7 +167,7 @@ pub(crate) async fn head(
             return None;
         }
     }
-    let keep_alive = router.config.pool.timeouts.keep_alive.as_secs().max(1);
+    let keep_alive = router.config.timeouts.keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
     Some(())
@@ -212,7 +212,7 @@ impl HttpServerApp for Front {
         session.set_pipelining_enabled(true);
         // A 100 Continue is no answer before the end of the body; who really answers early closes.
         session.set_close_on_response_before_downstream_finish(false);
-        session.set_write_timeout(Some(self.router.config.pool.timeouts.client_write));
+        session.set_write_timeout(Some(self.router.config.timeouts.client_write));
         head(&mut session, &self.router, shutdown).await?;
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
