@@ -259,8 +259,8 @@ async fn a_usage_event_says_the_same_however_it_is_cut() {
     checked(&router, 129).await;
     let metrics = router.metrics().await;
     for line in [
-        "prefixroute_cached_tokens_total{endpoint=\"a\"} 129000\n".to_owned(),
-        format!("prefixroute_prompt_tokens_total{{endpoint=\"a\"}} {}\n", 129 * TOKENS),
+        "prefixroute_cached_tokens_total{endpoint=\"a\",pool=\"default\"} 129000\n".to_owned(),
+        format!("prefixroute_prompt_tokens_total{{endpoint=\"a\",pool=\"default\"}} {}\n", 129 * TOKENS),
     ] {
         assert!(metrics.contains(&line), "{line} in {metrics}");
     }

@@ -139,7 +139,11 @@ async fn the_state_is_json_with_every_endpoint_and_decision() {
     let response = router.chat(cold(1)).await;
     router.idle().await;
     let state = router.state().await;
-    assert_eq!((&state["policy"], &state["draining"]), (&"expected-ttft".into(), &false.into()), "{state}");
+    assert_eq!(
+        (&state["pools"][0]["policy"], &state["draining"]),
+        (&"expected-ttft".into(), &false.into()),
+        "{state}"
+    );
     assert!(state["version"].is_string() || state["version"].is_number(), "{state}");
     assert!(state["index"]["bytes"].is_number(), "{state}");
     let row = router.endpoint(&response.endpoint()).await;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use config::Flags;
+use proxy::reload::{Read, Source};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
@@ -99,15 +100,19 @@ pub(crate) fn run() -> ExitCode {
 fn serve(args: ServeArgs) -> ExitCode {
     let ServeArgs { config: file, endpoints, policy, port, listen, admin } = args;
     let flags = Flags { endpoints, policy, port, listen, admin };
-    let config = match load(file.as_deref(), &flags) {
-        Ok(config) => config,
-        Err(faults) => return wrong(&faults),
+    let read = match file {
+        Some(file) => Read::from_file(Source::new(file, flags)),
+        None => config::load(None, &flags, &config::System).map(Read::once),
+    };
+    let read = match read {
+        Ok(read) => read,
+        Err(faults) => return wrong(&faults.to_string()),
     };
     log();
     let (Ok(data), Ok(control)) = (data_runtime(), control_runtime()) else {
         return failed("cannot start threads");
     };
-    match proxy::serve::start(config, data.handle(), control.handle()) {
+    match proxy::serve::start(read, data.handle(), control.handle()) {
         Err(error) => wrong(&error.to_string()),
         Ok(running) => match control.block_on(running.until_signalled()) {
             Ok(_) => ExitCode::SUCCESS,

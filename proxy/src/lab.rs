@@ -6,6 +6,7 @@ use bench::demo::{Router, RouterError, RunningRouter};
 use config::Flags;
 use tokio::runtime::Handle;
 
+use crate::reload::Read;
 use crate::serve;
 
 /// Time for the endpoints to answer a first scrape.
@@ -28,8 +29,8 @@ impl Router for InProcess {
         let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let policy = Some(policy.to_owned());
         let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
-        let config = config::load(Some(SETTINGS), &flags, &config::System)?.config;
-        let running = serve::start(config, &Handle::current(), &Handle::current())?;
+        let read = Read::once(config::load(Some(SETTINGS), &flags, &config::System)?);
+        let running = serve::start(read, &Handle::current(), &Handle::current())?;
         tokio::time::timeout(READY_WITHIN, running.all_answer())
             .await
             .map_err(|_| "an endpoint does not answer")?;

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use config::{Config, Pool, Protocol};
+use config::{Pool, Protocol};
 use picker::belief::{JoinError, Memory};
 use pingora_core::apps::ServerApp;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
 use crate::admin::Admin;
 use crate::client::Client;
 use crate::drain::{Connected, signalled};
-use crate::endpoints::poll::poll;
 use crate::memory;
+use crate::reload::{Read, Reloader};
 use crate::request::Front;
 use crate::router::Router;
 
@@ -70,6 +71,9 @@ pub enum StartError {
         /// Bytes that the machine, or the container's group, has.
         available: usize,
     },
+    /// No handler for signals.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
     /// The system refused the memory, or the fleet is larger than the index.
     #[error("index: {0}")]
     Index(#[from] JoinError),
@@ -88,33 +92,38 @@ pub struct Running {
     pub admin: SocketAddr,
 }
 
-/// Binds all listeners, then starts serving, polling and the admin pages.
+/// Binds all listeners, then starts serving, polling, watching the configuration, and the admin pages.
 ///
 /// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
 /// Errors: a listener that cannot be bound, an index that cannot be had; nothing has started then.
-pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, StartError> {
-    fits(&config.pools[0])?;
+pub fn start(read: Read, data: &Handle, control: &Handle) -> Result<Running, StartError> {
+    let hangups = hangups(control)?;
+    let config = read.config();
+    fits(&config.pools)?;
     let mut sockets = Vec::new();
     for listener in &config.listeners {
         sockets.push((bind(listener.address, data)?, listener.protocol));
     }
     let (admin_socket, admin) = bind(config.admin, control)?;
-    let router = Router::new(config)?;
+    let router = Router::new(config.clone())?;
     let (shutdown, down) = watch::channel(false);
     let (ended, end) = watch::channel(false);
+    let until = Until(end.clone());
+    let reloader = Reloader::new(router.clone(), read, control.clone(), until.clone());
     let mut listeners = Vec::new();
     for ((socket, address), protocol) in sockets {
         listeners.push(address);
-        let front = Front::new(router.clone(), protocol == Protocol::H2c, address.ip().is_loopback());
-        data.spawn(accept(socket, Arc::new(front), Some(router.clone()), protocol, down.clone()));
+        let (h2c, loopback) = (protocol == Protocol::H2c, address.ip().is_loopback());
+        let of = router.clone();
+        let front = move || Arc::new(Front::new(of.clone(), h2c, loopback));
+        data.spawn(accept(socket, front, Some(router.clone()), protocol, down.clone()));
     }
-    let admin_app = Arc::new(Admin::new(router.clone()));
-    control.spawn(accept(admin_socket, admin_app, None, Protocol::Http1, end.clone()));
-    for endpoint in router.fleet.load().iter() {
-        control.spawn(until(end.clone(), poll(router.clone(), endpoint.clone())));
-    }
-    control.spawn(until(end.clone(), upkeep(router.clone())));
-    control.spawn(until(end, learning(router.clone())));
+    let admin_app = Arc::new(Admin::new(router.clone(), reloader.clone()));
+    control.spawn(accept(admin_socket, move || admin_app.clone(), None, Protocol::Http1, end.clone()));
+    control.spawn(until.clone().run(upkeep(router.clone())));
+    control.spawn(until.clone().run(learning(router.clone())));
+    control.spawn(until.clone().run(reloader.clone().at_hangups(hangups)));
+    control.spawn(until.run(reloader.at_changes()));
     announce(&router, &listeners, admin);
     Ok(Running { router, shutdown, ended, listeners, admin })
 }
@@ -124,7 +133,7 @@ impl Running {
     #[cfg(feature = "lab")]
     pub(crate) async fn all_answer(&self) {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
-        while !self.router.fleet.load().iter().all(|endpoint| endpoint.reachable()) {
+        while !self.router.live().endpoints().all(|(_, endpoint)| endpoint.reachable()) {
             sleep(LOOK_AGAIN).await;
         }
     }
@@ -138,7 +147,7 @@ impl Running {
     /// Stops accepting, tells clients to close, and waits for running requests as long as the configuration allows.
     /// True if every connection ended by itself.
     pub async fn drain(self) -> bool {
-        let limit = self.router.config.drain;
+        let limit = self.router.live().config.drain;
         self.router.draining.store(true, Ordering::Relaxed);
         tracing::info!(connections = self.router.connections.open(), ?limit, "draining");
         let _ = self.shutdown.send(true);
@@ -150,9 +159,11 @@ impl Running {
 }
 
 /// Refuses an index that could outgrow the machine.
-fn fits(pool: &Pool) -> Result<(), StartError> {
-    let (endpoints, capacity_blocks) = (pool.endpoints.len(), pool.index.capacity_blocks);
-    let wanted = Memory::needed(endpoints, capacity_blocks);
+pub(crate) fn fits(pools: &[Pool]) -> Result<(), StartError> {
+    let needed = |pool: &Pool| Memory::needed(pool.endpoints.len(), pool.index.capacity_blocks);
+    let wanted = pools.iter().map(needed).sum();
+    let endpoints = pools.iter().map(|pool| pool.endpoints.len()).sum();
+    let capacity_blocks = pools.iter().map(|pool| pool.index.capacity_blocks).max().unwrap_or(0);
     match memory::bytes_max() {
         Some(available) if wanted > available => {
             Err(StartError::IndexTooLarge { capacity_blocks, endpoints, wanted, available })
@@ -162,10 +173,12 @@ fn fits(pool: &Pool) -> Result<(), StartError> {
 }
 
 fn announce(router: &Router, listeners: &[SocketAddr], admin: SocketAddr) {
-    let endpoints = router.config.pools[0].endpoints.len();
-    let index_bytes_max = router.index.memory().bytes_max;
-    let policy = router.rules.policy.name();
-    tracing::info!(?listeners, %admin, endpoints, policy, index_bytes_max, "serving");
+    let live = router.live();
+    let (pools, endpoints) = (live.pools.len(), live.endpoints().count());
+    let index_bytes_max: usize = live.pools.iter().map(|pool| pool.known.index.memory().bytes_max).sum();
+    let policies: Vec<_> = live.pools.iter().map(|pool| pool.rules.policy.name()).collect();
+    let policy = policies.join(", ");
+    tracing::info!(?listeners, %admin, pools, endpoints, policy, index_bytes_max, "serving");
 }
 
 fn bind(address: SocketAddr, runtime: &Handle) -> Result<(TcpListener, SocketAddr), BindError> {
@@ -181,11 +194,23 @@ fn bind(address: SocketAddr, runtime: &Handle) -> Result<(TcpListener, SocketAdd
     listen().map_err(|cause| BindError { address, cause })
 }
 
-/// Runs `task` until the router shuts down.
-async fn until(mut down: watch::Receiver<bool>, task: impl Future<Output = ()>) {
-    tokio::select! {
-        () = task => {}
-        _ = down.wait_for(|down| *down) => {}
+/// From here on a SIGHUP asks for a reload, and no longer ends the process.
+fn hangups(control: &Handle) -> Result<Signal, StartError> {
+    let _entered = control.enter();
+    signal(SignalKind::hangup()).map_err(StartError::Signals)
+}
+
+/// For as long as the router runs.
+#[derive(Clone)]
+pub(crate) struct Until(watch::Receiver<bool>);
+
+impl Until {
+    /// Runs a task, which ends with the router at the latest.
+    pub(crate) async fn run(mut self, task: impl Future<Output = ()>) {
+        tokio::select! {
+            () = task => {}
+            _ = self.0.wait_for(|down| *down) => {}
+        }
     }
 }
 
@@ -194,8 +219,7 @@ async fn upkeep(router: Arc<Router>) {
     loop {
         ticks.tick().await;
         router.metrics.upkeep();
-        router.upstream.sweep();
-        router.scraper.sweep();
+        router.live().pools.iter().for_each(|pool| pool.sweep());
     }
 }
 
@@ -204,14 +228,14 @@ async fn learning(router: Arc<Router>) {
     let mut ticks = interval(FIT_INTERVAL);
     loop {
         ticks.tick().await;
-        router.fit_paces();
+        router.live().pools.iter().for_each(|pool| pool.fit_paces());
     }
 }
 
 /// Accepts until told to stop. With a router, connections are counted for its drain.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
-    app: Arc<A>,
+    app: impl Fn() -> Arc<A>,
     counted: Option<Arc<Router>>,
     protocol: Protocol,
     down: watch::Receiver<bool>,
@@ -224,8 +248,7 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
         };
         match accepted {
             Ok((stream, _)) => {
-                let (app, down, connected) =
-                    (app.clone(), down.clone(), counted.as_ref().map(Connected::new));
+                let (app, down, connected) = (app(), down.clone(), counted.as_ref().map(Connected::new));
                 tokio::spawn(async move {
                     let _connected = connected;
                     connection(stream, app, protocol, &down).await;

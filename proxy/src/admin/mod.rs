@@ -2,6 +2,7 @@
 //!
 //! It runs apart from the data path, so that it answers when the data path is busy.
 
+mod figures;
 pub(crate) mod recent;
 mod show;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, header};
+use picker::belief::Memory;
 use picker::decide::Ask;
 use picker::read::Api;
 use pingora_core::apps::{HttpServerApp, ReusedHttpStream};
@@ -20,12 +22,13 @@ use pingora_core::server::ShutdownWatch;
 use pingora_http::{RequestHeader, ResponseHeader};
 use serde_json::{Value, json};
 
-use crate::endpoints::Endpoint;
+use crate::reload::{Outcome, Reloader};
 use crate::request::{head, read, reply, reusable, session_id};
 use crate::router::Router;
 
 const STATE: &str = "/prefixroute/state";
 const EXPLAIN: &str = "/prefixroute/explain";
+const RELOAD: &str = "/prefixroute/reload";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Time that an operator's client may take to read a page or send a body.
@@ -34,6 +37,7 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// The app of the admin listener.
 pub(crate) struct Admin {
     router: Arc<Router>,
+    reloader: Arc<Reloader>,
 }
 
 /// A page, ready to be sent.
@@ -71,8 +75,8 @@ pub(crate) async fn answer_state(session: &mut ServerSession, router: &Router) -
 
 impl Admin {
     /// An admin listener's app.
-    pub(crate) fn new(router: Arc<Router>) -> Self {
-        Self { router }
+    pub(crate) fn new(router: Arc<Router>, reloader: Arc<Reloader>) -> Self {
+        Self { router, reloader }
     }
 
     async fn page(&self, session: &mut ServerSession) -> Page {
@@ -83,14 +87,41 @@ impl Admin {
             "/metrics" if get => self.metrics(),
             "/healthz" if get => Page::text(200, "ok\n"),
             "/readyz" if get => self.readiness(),
-            STATE if get => Page::json(200, &show::state(&self.router)),
+            STATE if get => Page::json(200, &self.state()),
             EXPLAIN if post => self.explain(session).await,
+            RELOAD if post => self.reload().await,
             "/metrics" | "/healthz" | "/readyz" | STATE => Page::text(405, "wanted GET\n"),
             EXPLAIN => Page::text(405, "wanted POST with a request body\n"),
+            RELOAD => Page::text(405, "wanted POST\n"),
             _ => Page::text(
                 404,
-                "wanted /metrics, /healthz, /readyz, /prefixroute/state or /prefixroute/explain\n",
+                "wanted /metrics, /healthz, /readyz, /prefixroute/state, /prefixroute/explain or /prefixroute/reload\n",
             ),
+        }
+    }
+
+    /// With what came of the last reload, which only this listener shows: faults name files.
+    fn state(&self) -> Value {
+        let mut state = show::state(&self.router);
+        state["config"] = self.reloader.show();
+        state
+    }
+
+    /// Reads the configuration again, now.
+    async fn reload(&self) -> Page {
+        match self.reloader.reload("POST").await {
+            Some(Outcome::Applied { changes }) => {
+                let version = self.router.live().version;
+                Page::json(200, &json!({"outcome": "applied", "version": version, "changes": changes}))
+            }
+            Some(Outcome::Unchanged) => {
+                let version = self.router.live().version;
+                Page::json(200, &json!({"outcome": "unchanged", "version": version}))
+            }
+            Some(Outcome::Refused { faults }) => {
+                Page::json(422, &json!({"outcome": "refused", "faults": faults}))
+            }
+            None => Page::json(409, &json!({"outcome": "refused", "faults": ["started without --config"]})),
         }
     }
 
@@ -103,38 +134,17 @@ impl Admin {
     }
 
     fn metrics(&self) -> Page {
-        for endpoint in self.router.fleet.load().iter() {
-            self.measure(endpoint);
-        }
-        self.router.metrics.index(self.router.index.memory());
-        self.router.metrics.memo(&self.router.memo);
-        Page { status: 200, content_type: "text/plain; version=0.0.4", body: self.router.metrics.render() }
-    }
-
-    /// Sets an endpoint's figures that are not counted as they happen.
-    fn measure(&self, endpoint: &Endpoint) {
-        let (metrics, now) = (&endpoint.metrics, Instant::now());
-        let usable = endpoint.usable(now, self.router.config.pools[0].load.stale_after);
-        metrics.usable.set(f64::from(u8::from(usable)));
-        let in_flight = endpoint.in_flight(self.router.clock.at(now));
-        metrics.in_flight.set(f64::from(in_flight.requests));
-        metrics.prefilling.set(f64::from(in_flight.prefilling));
-        metrics.uncached_tokens.set(in_flight.uncached_tokens as f64);
-        metrics.backlog_seconds.set(in_flight.backlog);
-        let pace = endpoint.pace.load();
-        metrics.overhead_seconds.set(pace.overhead);
-        metrics.tokens_per_second.set(pace.tokens_per_second);
-        metrics.queueing.set(pace.queueing);
-        metrics.truncations.absolute(endpoint.trust.truncations());
-        metrics.drops.absolute(endpoint.trust.drops());
-        let (ok, failed, _) = endpoint.scrapes();
-        metrics.scrapes[0].absolute(ok);
-        metrics.scrapes[1].absolute(failed);
-        if let Some(size) = self.router.index.size(endpoint.id) {
-            metrics.index_blocks.set(size.blocks as f64);
-            metrics.index_capacity_blocks.set(size.capacity as f64);
-            metrics.index_evictions.absolute(size.evicted);
-        }
+        let (router, live) = (&self.router, self.router.live());
+        let memory = live.pools.iter().map(|pool| pool.known.index.memory());
+        let sum = |sum: Memory, one: Memory| Memory {
+            bytes: sum.bytes + one.bytes,
+            bytes_max: sum.bytes_max + one.bytes_max,
+        };
+        router.metrics.index(memory.fold(Memory::default(), sum));
+        router.metrics.memos(live.pools.iter().map(|pool| &pool.known.memo));
+        let rows: Vec<_> =
+            live.endpoints().map(|(pool, endpoint)| figures::row(pool, endpoint, router.clock)).collect();
+        Page { status: 200, content_type: "text/plain; version=0.0.4", body: router.metrics.render(&rows) }
     }
 
     /// The decision that a body would get now. `?path=` names the API, chat completions by default.
@@ -142,18 +152,19 @@ impl Admin {
         let query = session.req_header().uri.query().unwrap_or_default();
         let path = query.split('&').find_map(|pair| pair.strip_prefix("path="));
         let api = Api::of(&path.unwrap_or("/v1/chat/completions").replace("%2F", "/"));
-        let bytes_max = self.router.config.limits.body_bytes_max;
+        let live = self.router.hold_live();
+        let bytes_max = live.config.limits.body_bytes_max;
         let bounds = read::Bounds { bytes_max, within: WITHIN, budget: &self.router.bodies };
         let Ok(body) = read::whole(session, bounds).await else {
             return Page::json(400, &json!({"error": "the body is too large or did not arrive in time"}));
         };
-        let candidates = self.router.candidates();
+        let candidates = live.pools[0].candidates(self.router.clock);
         let started = Instant::now();
         let ask = Ask { api, body: &body.bytes, tenant: b"", session: session_id(session.req_header()) };
-        match self.router.decide(&ask, &candidates, self.router.turns()) {
+        match candidates.pool.decide(&ask, &candidates.list, self.router.clock, self.router.turns()) {
             Ok(made) => {
                 let took = started.elapsed();
-                Page::json(200, &show::explained(&self.router, api, made, &candidates, took))
+                Page::json(200, &show::explained(api, made, &candidates, took))
             }
             Err(refusal) => Page::json(400, &json!({"error": refusal.to_string()})),
         }

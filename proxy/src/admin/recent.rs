@@ -9,6 +9,7 @@ use picker::decide::{Choice, Decision};
 use picker::read::Api;
 
 use crate::endpoints::Endpoint;
+use crate::pool::Pool;
 
 /// Decisions that are kept.
 const DECISIONS_MAX: usize = 32;
@@ -20,6 +21,7 @@ pub(crate) struct Entry {
     pub(crate) status: u16,
     pub(crate) trouble: Option<&'static str>,
     pub(crate) took: Duration,
+    pub(crate) pool: Arc<Pool>,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) choice: Choice,
     /// Blocks of the prompt.

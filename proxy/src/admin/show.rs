@@ -1,5 +1,6 @@
 //! Fleet, belief and decisions as JSON. Never a prompt, a key, a salt or a body's text.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -11,60 +12,85 @@ use serde_json::{Value, json};
 
 use super::recent::Entry;
 use crate::endpoints::Endpoint;
-use crate::router::{Candidates, Router};
+use crate::live::Live;
+use crate::pool::{Candidates, Pool};
+use crate::router::Router;
 
 /// The state page.
 pub(super) fn state(router: &Router) -> Value {
-    let fleet = router.fleet.load();
-    let sizes = fleet.iter().filter_map(|endpoint| router.index.size(endpoint.id));
-    let none = Size { blocks: 0, capacity: 0, evicted: 0 };
-    let all = sizes.fold(none, |sum, size| Size {
-        blocks: sum.blocks + size.blocks,
-        capacity: sum.capacity + size.capacity,
-        evicted: sum.evicted + size.evicted,
+    let live = router.live();
+    let ratios = live.pools.iter().flat_map(|pool| {
+        pool.known.ratios.map(|model, ratio| {
+            json!({
+                "model": model,
+                "pool": pool.config.name,
+                "router_tokens_per_token": ratio.ratio,
+                "answers": ratio.answers,
+            })
+        })
     });
-    let memory = router.index.memory();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "policy": router.rules.policy.name(),
-        "tokenizer": router.rules.tokenizer.name(),
+        "config": {"version": live.version},
         "draining": router.draining.load(Ordering::Relaxed),
         "ready": router.ready(),
         "connections": router.connections.open(),
         "turns": router.turns(),
-        "endpoints": fleet.iter().map(|it| endpoint(router, it)).collect::<Vec<_>>(),
-        "index": {
-            "blocks": all.blocks,
-            "capacity_blocks": all.capacity,
-            "evictions": all.evicted,
-            "bytes": memory.bytes,
-            "bytes_max": memory.bytes_max,
-        },
+        "pools": live.pools.iter().map(|it| pool(it)).collect::<Vec<_>>(),
+        "endpoints": live.endpoints().map(|(pool, it)| endpoint(router, pool, it)).collect::<Vec<_>>(),
+        "index": index(&live),
         "memo": {
-            "hits": router.memo.hits(),
-            "misses": router.memo.misses(),
-            "bytes": router.memo.bytes(),
-            "bytes_max": picker::memo::BYTES_MAX,
+            "hits": sum(&live, |pool| pool.known.memo.hits()),
+            "misses": sum(&live, |pool| pool.known.memo.misses()),
+            "bytes": sum(&live, |pool| pool.known.memo.bytes() as u64),
+            "bytes_max": picker::memo::BYTES_MAX * live.pools.len(),
         },
-        "models": router.ratios.map(|model, ratio| json!({
-            "model": model,
-            "router_tokens_per_token": ratio.ratio,
-            "answers": ratio.answers,
-        })),
-        "decisions": router.recent.map(|entry| recent(router, entry)),
+        "models": ratios.collect::<Vec<_>>(),
+        "decisions": router.recent.map(recent),
     })
 }
 
-fn endpoint(router: &Router, endpoint: &Endpoint) -> Value {
+fn sum(live: &Live, figure: impl Fn(&Pool) -> u64) -> u64 {
+    live.pools.iter().map(|pool| figure(pool)).sum()
+}
+
+fn pool(pool: &Pool) -> Value {
+    json!({
+        "name": pool.config.name,
+        "policy": pool.rules.policy.name(),
+        "tokenizer": pool.rules.tokenizer.name(),
+        "block_tokens": pool.rules.block.tokens(),
+        "models": pool.config.models,
+        "ready": pool.ready(),
+    })
+}
+
+/// The belief of all pools together.
+fn index(live: &Live) -> Value {
+    let size = |figure: fn(Size) -> u64| {
+        let of = |(pool, endpoint): (&Arc<Pool>, &Arc<Endpoint>)| pool.known.index.size(endpoint.id());
+        live.endpoints().filter_map(of).map(figure).sum::<u64>()
+    };
+    json!({
+        "blocks": size(|size| size.blocks as u64),
+        "capacity_blocks": size(|size| size.capacity as u64),
+        "evictions": size(|size| size.evicted),
+        "bytes": sum(live, |pool| pool.known.index.memory().bytes as u64),
+        "bytes_max": sum(live, |pool| pool.known.index.memory().bytes_max as u64),
+    })
+}
+
+fn endpoint(router: &Router, pool: &Pool, endpoint: &Endpoint) -> Value {
     let now = Instant::now();
-    let stale_after = router.config.pools[0].load.stale_after;
+    let stale_after = pool.config.load.stale_after;
     let load = endpoint.load(now, router.clock, stale_after);
     let sample = endpoint.sample.load();
     let sample = sample.as_deref();
-    let size = router.index.size(endpoint.id);
+    let size = pool.known.index.size(endpoint.id());
     let (ok, failed, last_error) = endpoint.scrapes();
     let mut shown = json!({
         "name": endpoint.name,
+        "pool": pool.config.name,
         "url": endpoint.url.to_string(),
         "usable": endpoint.usable(now, stale_after),
         "asleep": endpoint.asleep(now, stale_after),
@@ -107,10 +133,12 @@ fn learned(endpoint: &Endpoint, load: &Load) -> serde_json::Map<String, Value> {
     if let Value::Object(members) = members { members } else { serde_json::Map::new() }
 }
 
-fn recent(router: &Router, entry: &Entry) -> Value {
-    let mut shown = decision(&entry.decision, &entry.choice, entry.blocks, |choice| name(router, choice));
+fn recent(entry: &Entry) -> Value {
+    let named = |choice: &Choice| name(&entry.pool, choice);
+    let mut shown = decision(&entry.decision, &entry.choice, entry.blocks, named);
     shown["at_ms"] = json!(entry.at_ms);
     shown["api"] = json!(entry.api.name());
+    shown["pool"] = json!(entry.pool.config.name);
     shown["endpoint"] = json!(entry.endpoint.name);
     shown["status"] = json!(entry.status);
     shown["trouble"] = json!(entry.trouble);
@@ -120,13 +148,12 @@ fn recent(router: &Router, entry: &Entry) -> Value {
 
 /// A decision that was not carried out.
 pub(super) fn explained(
-    router: &Router,
     api: Api,
     mut made: Decision,
     candidates: &Candidates,
     took: std::time::Duration,
 ) -> Value {
-    let named = |choice: &Choice| candidates.endpoint(choice.id).map(|endpoint| endpoint.name.clone());
+    let named = |choice: &Choice| name(&candidates.pool, choice);
     let mut order = Vec::new();
     let best = made.best();
     while let Some(choice) = made.take_best() {
@@ -135,7 +162,8 @@ pub(super) fn explained(
     let Some(best) = best else { return json!({"api": api.name(), "endpoint": null, "order": order}) };
     let mut shown = decision(&made, &best, made.blocks.total(), named);
     shown["api"] = json!(api.name());
-    shown["policy"] = json!(router.rules.policy.name());
+    shown["pool"] = json!(candidates.pool.config.name);
+    shown["policy"] = json!(candidates.pool.rules.policy.name());
     shown["endpoint"] = json!(order.first());
     shown["order"] = json!(order);
     shown["decision_us"] = json!(took.as_nanos() as f64 / 1e3);
@@ -180,6 +208,6 @@ fn scores(made: &Decision, choice: &Choice) -> Value {
     Value::Object(named.collect())
 }
 
-fn name(router: &Router, choice: &Choice) -> Option<String> {
-    router.fleet.load().iter().find(|endpoint| endpoint.id == choice.id).map(|endpoint| endpoint.name.clone())
+fn name(pool: &Pool, choice: &Choice) -> Option<String> {
+    pool.endpoints().find(|endpoint| endpoint.id() == choice.id).map(|endpoint| endpoint.name.clone())
 }

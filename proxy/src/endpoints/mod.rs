@@ -19,9 +19,11 @@ use parking_lot::Mutex;
 use picker::belief::EndpointId;
 use picker::ledger::{InFlight, Ledger, Micros};
 use picker::load::Load;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::metrics::EndpointMetrics;
+use crate::metrics::EndpointCounters;
+use crate::pool::Seat;
 use booking::Making;
 use load::{Ours, Sample};
 use pace::LearnedPace;
@@ -29,7 +31,7 @@ use trust::Trust;
 
 /// One engine that requests may go to.
 pub(crate) struct Endpoint {
-    pub(crate) id: EndpointId,
+    seat: Seat,
     pub(crate) name: String,
     /// The name as `x-prefixroute-endpoint` says it.
     pub(crate) label: HeaderValue,
@@ -40,7 +42,7 @@ pub(crate) struct Endpoint {
     address: ArcSwapOption<SocketAddr>,
     /// What the engine last said.
     pub(crate) sample: ArcSwapOption<Sample>,
-    pub(crate) metrics: EndpointMetrics,
+    pub(crate) counters: EndpointCounters,
     /// What is in flight there from this router.
     pub(crate) ledger: Ledger,
     /// How fast it computes.
@@ -54,22 +56,24 @@ pub(crate) struct Endpoint {
     scrapes_ok: AtomicU64,
     scrapes_failed: AtomicU64,
     last_error: Mutex<Option<String>>,
+    /// Set when the configuration has it no more.
+    retired: CancellationToken,
 }
 
 impl Endpoint {
     /// An endpoint that nothing is known of yet.
-    pub(crate) fn new(id: EndpointId, endpoint: &config::Endpoint, metrics: EndpointMetrics) -> Self {
+    pub(crate) fn new(seat: Seat, endpoint: &config::Endpoint) -> Self {
         let name = endpoint.name.as_str().to_owned();
         let header = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("endpoint"));
         Self {
-            id,
+            seat,
             label: header(&name),
             host: header(endpoint.url.authority()),
             name,
             url: endpoint.url.clone(),
             address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
-            metrics,
+            counters: EndpointCounters::default(),
             ledger: Ledger::default(),
             pace: LearnedPace::default(),
             trust: Trust::default(),
@@ -79,7 +83,24 @@ impl Endpoint {
             scrapes_ok: AtomicU64::new(0),
             scrapes_failed: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            retired: CancellationToken::new(),
         }
+    }
+
+    /// Which it is in the index of its pool.
+    pub(crate) fn id(&self) -> EndpointId {
+        self.seat.id()
+    }
+
+    /// The configuration has it no more: its belief and its pollers end, its requests go on to their end.
+    pub(crate) fn retire(&self) {
+        self.retired.cancel();
+        self.seat.leave();
+    }
+
+    /// Resolves when it is retired.
+    pub(crate) async fn retired(&self) {
+        self.retired.cancelled().await;
     }
 
     /// Whether the last attempt to connect, by a scrape or by a request, succeeded.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use picker::chance::Draw;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::load::{Ours, Sample};
 use super::{Endpoint, prometheus};
+use crate::pool::{Knowledge, Pool};
 use crate::router::Router;
 use crate::upstream::{ConnectError, Request};
 
@@ -44,16 +45,24 @@ enum ScrapeError {
     Timeout(Duration),
 }
 
-/// Polls until the router is dropped by its other owners; never returns before.
-pub(crate) async fn poll(router: Arc<Router>, endpoint: Arc<Endpoint>) {
-    let mut poller = Poller::new(&router, endpoint);
+/// Polls until the endpoint is retired. Each turn goes by the pool's configuration of that moment.
+pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: Arc<Endpoint>) {
+    let mut poller = Poller::new(&router, endpoint.clone());
     let mut turn = 0;
-    loop {
-        let started = Instant::now();
-        poller.scrape().await;
-        turn += 1;
-        let next = jittered(router.config.pools[0].load.scrape_interval, poller.endpoint.id.0, turn);
-        sleep(next.saturating_sub(started.elapsed())).await;
+    let polling = async {
+        while let Some(pool) = router.pool_of(&known) {
+            let started = Instant::now();
+            poller.scrape(&pool).await;
+            turn += 1;
+            let next = jittered(pool.config.load.scrape_interval, endpoint.id().0, turn);
+            let rest = next.saturating_sub(started.elapsed());
+            // A wait of the old configuration may be a long one.
+            let _ = timeout(rest, known.changed.notified()).await;
+        }
+    };
+    tokio::select! {
+        () = polling => {}
+        () = endpoint.retired() => {}
     }
 }
 
@@ -80,13 +89,13 @@ impl<'a> Poller<'a> {
         Self { router, endpoint, head, page: Vec::new(), refusals: 0, ours: Ours::default() }
     }
 
-    async fn scrape(&mut self) {
-        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = self.router.config.pools[0].load;
-        let read = self.read(page_bytes_max, limit);
+    async fn scrape(&mut self, pool: &Pool) {
+        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = pool.config.load;
+        let read = self.read(pool, page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
         self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
-        self.count_refusals(matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
-        let outcome = outcome.and_then(|()| self.learn());
+        self.count_refusals(pool, matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
+        let outcome = outcome.and_then(|()| self.learn(pool));
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
         if self.endpoint.scraped(error)
@@ -97,16 +106,16 @@ impl<'a> Poller<'a> {
     }
 
     /// An address that nobody listens at has no process behind it.
-    fn count_refusals(&mut self, refused: bool) {
+    fn count_refusals(&mut self, pool: &Pool, refused: bool) {
         self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
         if self.refusals == REFUSALS_MAX {
-            self.router.forget(&self.endpoint, "nobody listens there");
+            pool.forget(&self.endpoint, "nobody listens there");
         }
     }
 
     /// Reads a page into `self.page`.
-    async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
-        let scraper = &self.router.scraper;
+    async fn read(&mut self, pool: &Pool, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
+        let scraper = &pool.scraper;
         let address = self.endpoint.address().await.ok_or(ScrapeError::Resolve)?;
         let connection = scraper.connect(address).await?;
         self.ours = self.endpoint.ours(self.router.clock.now());
@@ -125,29 +134,28 @@ impl<'a> Poller<'a> {
     }
 
     /// Takes what the page says: load, cache size, signs of a restart. Error: it says nothing of load.
-    fn learn(&self) -> Result<(), ScrapeError> {
-        let router = self.router;
+    fn learn(&self, pool: &Pool) -> Result<(), ScrapeError> {
         let report = prometheus::read(&self.page);
         let before = self.endpoint.sample.load_full();
         let sample = Sample::after(before.as_deref(), &report, Instant::now(), self.ours);
         if before.as_ref().is_some_and(|before| sample.restarted_since(before)) {
-            router.forget(&self.endpoint, "engine restarted");
+            pool.forget(&self.endpoint, "engine restarted");
         }
         let asleep = sample.fell_asleep_since(before.as_deref());
-        self.resize(self.endpoint.trust.of(router.capacity_blocks(&sample)));
+        self.resize(pool, self.endpoint.trust.of(pool.capacity_blocks(&sample)));
         self.endpoint.sample.store(Some(Arc::new(sample)));
         // Once no new request goes there.
         if asleep {
-            router.forget(&self.endpoint, "engine sleeps");
+            pool.forget(&self.endpoint, "engine sleeps");
         }
         let known = report.waiting.or(report.running).or(report.kv_usage);
         known.map(|_| ()).ok_or(ScrapeError::Unknown)
     }
 
     /// Believes as much as the engine's cache holds.
-    fn resize(&self, capacity_blocks: usize) {
-        let (index, endpoint) = (&self.router.index, &self.endpoint.name);
-        match index.resize(self.endpoint.id, capacity_blocks) {
+    fn resize(&self, pool: &Pool, capacity_blocks: usize) {
+        let (index, endpoint) = (&pool.known.index, &self.endpoint.name);
+        match index.resize(self.endpoint.id(), capacity_blocks) {
             Ok(true) => {
                 let index_bytes_max = index.memory().bytes_max;
                 tracing::info!(

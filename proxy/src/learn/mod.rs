@@ -12,8 +12,9 @@ use picker::pace::{Observation, Pace};
 
 use crate::endpoints::Endpoint;
 use crate::endpoints::booking::Booking;
+use crate::metrics::Metrics;
+use crate::pool::Pool;
 use crate::request::usage::Usage;
-use crate::router::Router;
 use prediction::{Prediction, Verdict};
 
 /// Tokens of an engine's block until it says so: vLLM's default.
@@ -46,9 +47,9 @@ impl Prompt {
     }
 }
 
-impl Router {
+impl Pool {
     /// Learns from an answer.
-    pub(crate) fn learn_from(&self, booking: &Booking, answered: Answered<'_>) {
+    pub(crate) fn learn_from(&self, metrics: &Metrics, booking: &Booking, answered: Answered<'_>) {
         let Answered { model, prompt, usage, shows_pace } = answered;
         let ratio = usage.and_then(|usage| self.ratio(model, prompt.total_blocks, usage));
         // What the engine says that it had to compute counts more than what was believed.
@@ -62,21 +63,20 @@ impl Router {
             booking.endpoint().pace.observe(observation);
         }
         if let (Some(usage), Some(ratio)) = (usage, ratio) {
-            self.check(booking, prompt.blocks, usage, ratio);
+            self.check(metrics, booking, prompt.blocks, usage, ratio);
         }
     }
 
     /// Fits the paces that have news. To be called a few times a second.
     pub(crate) fn fit_paces(&self) {
-        let fleet = self.fleet.load();
-        let learned: Vec<Pace> = fleet.iter().filter_map(|endpoint| endpoint.pace.learned()).collect();
+        let learned: Vec<Pace> = self.endpoints().filter_map(|endpoint| endpoint.pace.learned()).collect();
         let usual = Pace::median(learned.iter().copied()).unwrap_or_default();
-        fleet.iter().for_each(|endpoint| endpoint.pace.fit(&usual));
+        self.endpoints().for_each(|endpoint| endpoint.pace.fit(&usual));
     }
 
     /// Forgets what an endpoint is believed to hold; how often is counted.
     pub(crate) fn forget(&self, endpoint: &Endpoint, why: &'static str) {
-        self.index.clear(endpoint.id);
+        self.known.index.clear(endpoint.id());
         endpoint.trust.dropped();
         tracing::info!(endpoint = endpoint.name, why, "belief dropped");
     }
@@ -87,11 +87,11 @@ impl Router {
         // The last block is half full, for all that is known.
         let router_tokens = (total as f64 - 0.5) * self.rules.block.tokens() as f64;
         let own = router_tokens / engine_tokens;
-        (total >= BLOCKS_MIN).then(|| self.ratios.learn(model, router_tokens, engine_tokens).max(own))
+        (total >= BLOCKS_MIN).then(|| self.known.ratios.learn(model, router_tokens, engine_tokens).max(own))
     }
 
     /// Compares what was predicted with what was reported, and corrects the belief.
-    fn check(&self, booking: &Booking, blocks: Blocks, usage: Usage, ratio: f64) {
+    fn check(&self, metrics: &Metrics, booking: &Booking, blocks: Blocks, usage: Usage, ratio: f64) {
         let endpoint = booking.endpoint();
         let (Some(expected), Some(cached)) = (booking.expected_blocks, usage.cached_tokens) else { return };
         let prediction = Prediction {
@@ -102,10 +102,10 @@ impl Router {
             prompt_tokens: usage.prompt_tokens.into(),
             cached_tokens: cached.into(),
         };
-        self.metrics.predicted(prediction.error());
-        endpoint.metrics.predicted_tokens.increment(prediction.tokens() as u64);
-        endpoint.metrics.cached_tokens.increment(cached.into());
-        endpoint.metrics.prompt_tokens.increment(usage.prompt_tokens.into());
+        metrics.predicted(prediction.error());
+        endpoint.counters.predicted_tokens.add(prediction.tokens() as u64);
+        endpoint.counters.cached_tokens.add(cached.into());
+        endpoint.counters.prompt_tokens.add(usage.prompt_tokens.into());
         if booking.drops != endpoint.trust.drops() {
             return;
         }
@@ -122,12 +122,12 @@ impl Router {
     /// Believes no more of what was there before than `kept` blocks, and the prompt itself, which is there now. Not so a prompt
     /// that is mostly lost where prompts are lost more than elsewhere: its next request finds it a home anew.
     fn correct(&self, endpoint: &Endpoint, blocks: Blocks, kept: usize, lost: Lost) {
-        let size = self.index.size(endpoint.id);
+        let size = self.known.index.size(endpoint.id());
         endpoint.trust.fell_short(size.is_some_and(|size| size.blocks * 2 >= size.capacity));
-        self.index.truncate(endpoint.id, &blocks, kept);
-        let fleet = self.fleet.load();
-        if !(lost.most && endpoint.trust.is_worse_than(fleet.iter().map(|other| &other.trust))) {
-            self.index.commit(endpoint.id, &blocks, false);
+        self.known.index.truncate(endpoint.id(), &blocks, kept);
+        let others = self.endpoints().map(|other| &other.trust);
+        if !(lost.most && endpoint.trust.is_worse_than(others)) {
+            self.known.index.commit(endpoint.id(), &blocks, false);
         }
         if !lost.all {
             return endpoint.trust.has_something();
@@ -135,7 +135,7 @@ impl Router {
         if let Some(since) = endpoint.trust.missed(blocks) {
             self.forget(endpoint, "three predicted hits found nothing cached");
             for blocks in &since {
-                self.index.commit(endpoint.id, blocks, false);
+                self.known.index.commit(endpoint.id(), blocks, false);
             }
         }
     }

@@ -23,12 +23,11 @@ use super::usage::Watch;
 use crate::endpoints::Endpoint;
 use crate::endpoints::booking::{Booking, Wanted};
 use crate::learn::{Answered, Prompt};
+use crate::live::Live;
 use crate::metrics::Kind;
-use crate::router::{Candidates, Router};
+use crate::pool::{Candidates, Pool};
+use crate::router::Router;
 use crate::upstream::{Answer, Connection, ExchangeError, Request};
-
-/// Endpoints that one request is tried at.
-const ATTEMPTS_MAX: usize = 3;
 
 /// Why a request ended before its answer was whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +45,7 @@ pub(super) enum Stop {
 /// A request on its way to an engine.
 pub(super) struct Forward<'a> {
     pub(super) router: &'a Arc<Router>,
+    pub(super) live: &'a Live,
     pub(super) session: &'a mut ServerSession,
     pub(super) record: &'a mut Record,
     pub(super) candidates: &'a Candidates,
@@ -55,7 +55,7 @@ impl Forward<'_> {
     /// Forwards the request and relays the answer whole.
     pub(super) async fn run(mut self, mut decision: Decision, body: Body) -> Result<(), Stop> {
         let mut refusal = Kind::NoEndpoint;
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..self.pool().config.attempts_max.get() {
             let Some(choice) = decision.take_best() else { break };
             let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
             self.record.attempt();
@@ -65,14 +65,18 @@ impl Forward<'_> {
                 return self.pass_on(answer, booking, &choice, decision).await;
             }
             endpoint.set_reachable(false);
-            endpoint.metrics.connect_failures.increment(1);
+            endpoint.counters.connect_failures.add(1);
             refusal = Kind::Unreachable;
         }
         Err(Stop::Refuse(refusal))
     }
 
+    fn pool(&self) -> &Pool {
+        &self.candidates.pool
+    }
+
     fn book(&self, endpoint: &Arc<Endpoint>, choice: &Choice, decision: &Decision) -> Booking {
-        let block_tokens = self.router.rules.block.tokens();
+        let block_tokens = self.pool().rules.block.tokens();
         let Decision { blocks, stream: is_streamed, .. } = decision;
         let wanted = Wanted { blocks, matched: choice.matched, block_tokens, is_streamed: *is_streamed };
         Booking::new(endpoint.clone(), wanted, self.router.clock)
@@ -87,22 +91,22 @@ impl Forward<'_> {
         body: &Body,
     ) -> Result<Option<Answer>, Stop> {
         let endpoint = booking.endpoint();
-        let connected = unless_gone(self.session, connect(self.router, endpoint)).await?;
+        let connected = unless_gone(self.session, connect(&self.candidates.pool, endpoint)).await?;
         let Some(connection) = connected else { return Ok(None) };
         endpoint.set_reachable(true);
-        let belief = Belief::commit(self.router, decision, choice);
-        decision.learn(&self.router.index, choice, booking.work());
-        decision.remember(&self.router.sessions, choice.id, self.router.clock.now());
+        let pool = &self.candidates.pool;
+        let belief = Belief::commit(pool, decision, choice);
+        decision.learn(&pool.known.index, choice, booking.work());
+        decision.remember(&pool.known.sessions, choice.id, self.router.clock.now());
         let client = self.session.req_header();
         let bodiless = client.method == Method::HEAD;
         let head = headers::to_engine(client, endpoint, body.bytes.len());
         let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
-        let first_byte = self.router.config.pools[0].timeouts.first_byte;
-        let (router, api) = (self.router, self.record.api);
-        let exchange = router.upstream.exchange(connection, request, first_byte);
+        let (api, first_byte) = (self.record.api, pool.config.timeouts.first_byte);
+        let exchange = pool.upstream.exchange(connection, request, first_byte);
         // Once the request is written, while the engine works.
-        let learning = async { router.learn(api, &body.bytes, decision) };
+        let learning = async { pool.learn(api, &body.bytes, decision) };
         let exchange = async { tokio::join!(biased; exchange, learning).0 };
         let mut answer = match unless_gone(self.session, exchange).await? {
             Ok(answer) => answer,
@@ -125,19 +129,19 @@ impl Forward<'_> {
         choice: &Choice,
         decision: Decision,
     ) -> Result<(), Stop> {
-        let (router, endpoint) = (self.router, booking.endpoint());
-        let (policy, took) = (router.rules.policy.name(), self.record.decision_time);
-        let ours = router.config.response_headers;
+        let (pool, endpoint) = (&self.candidates.pool, booking.endpoint());
+        let (policy, took) = (pool.rules.policy.name(), self.record.decision_time);
+        let ours = self.live.config.response_headers;
         let ours = ours.then(|| Ours::new(endpoint, policy, choice, &decision, took));
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
-        let prompt = Prompt::new(self.record.answered(status, endpoint, choice, decision), &booking);
+        let prompt = Prompt::new(self.record.answered(status, (pool, endpoint), choice, decision), &booking);
         let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
         let mut watch = Watch::new(self.record.api, head);
         self.relay(answer, ours.as_ref(), &mut Progress { watch: &mut watch, booking: &mut booking }).await?;
         if status == 200 && self.record.api.fills_cache() {
             let (usage, shows_pace) = (watch.usage(), watch.shows_pace());
             let answered = Answered { model: self.record.model(), prompt, usage, shows_pace };
-            router.learn_from(&booking, answered);
+            pool.learn_from(&self.router.metrics, &booking, answered);
         }
         Ok(())
     }
@@ -156,7 +160,7 @@ impl Forward<'_> {
                 }
                 _ => return Ok(status),
             }
-            answer.session.read_timeout = Some(self.router.config.pools[0].timeouts.first_byte);
+            answer.session.read_timeout = Some(self.pool().config.timeouts.first_byte);
             let next = unless_gone(self.session, answer.session.read_response()).await?;
             next.map_err(|error| match error.etype() {
                 ErrorType::ReadTimedout => Stop::Refuse(Kind::UpstreamTimeout),
@@ -191,14 +195,14 @@ impl Forward<'_> {
             // Without chunks only the end of the connection ends a body of unknown length.
             self.session.set_keepalive(None);
         }
-        answer.session.read_timeout = Some(self.router.config.pools[0].timeouts.idle);
+        answer.session.read_timeout = Some(self.pool().config.timeouts.idle);
         if bodiless {
             write_alone(self.session, head).await.map_err(|_| Stop::Gone)?;
         } else {
             self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
             self.relay_body(&mut answer, progress).await?;
         }
-        self.router.upstream.release(answer).await;
+        self.pool().upstream.release(answer).await;
         Ok(())
     }
 
@@ -244,9 +248,9 @@ async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> 
     session.finish_body().await
 }
 
-async fn connect(router: &Router, endpoint: &Endpoint) -> Option<Connection> {
+async fn connect(pool: &Pool, endpoint: &Endpoint) -> Option<Connection> {
     let address = endpoint.address().await?;
-    router.upstream.connect(address).await.ok()
+    pool.upstream.connect(address).await.ok()
 }
 
 /// Runs `work` to its end unless the client leaves first.
@@ -260,7 +264,7 @@ async fn unless_gone<T>(session: &mut ServerSession, work: impl Future<Output = 
 
 /// A commit that is taken back when dropped: the request failed, or the client left, before the first byte.
 struct Belief<'a> {
-    router: &'a Router,
+    pool: &'a Pool,
     decision: &'a Decision,
     to: EndpointId,
     commit: Option<Commit>,
@@ -270,11 +274,11 @@ struct Belief<'a> {
 }
 
 impl<'a> Belief<'a> {
-    fn commit(router: &'a Router, decision: &'a Decision, choice: &Choice) -> Self {
+    fn commit(pool: &'a Pool, decision: &'a Decision, choice: &Choice) -> Self {
         let to = choice.id;
-        let waits = router.index.is_large(to, &decision.blocks);
-        let commit = if waits { None } else { decision.commit(&router.index, to) };
-        Self { router, decision, to, commit, waits }
+        let waits = pool.known.index.is_large(to, &decision.blocks);
+        let commit = if waits { None } else { decision.commit(&pool.known.index, to) };
+        Self { pool, decision, to, commit, waits }
     }
 
     /// The engine has answered: a request that it refused has filled no cache.
@@ -282,7 +286,7 @@ impl<'a> Belief<'a> {
         if status < 400 {
             self.commit = None;
             if self.waits {
-                self.decision.commit(&self.router.index, self.to);
+                self.decision.commit(&self.pool.known.index, self.to);
             }
         }
     }
@@ -291,7 +295,7 @@ impl<'a> Belief<'a> {
 impl Drop for Belief<'_> {
     fn drop(&mut self) {
         if let Some(commit) = self.commit.take() {
-            self.router.index.undo(commit, &self.decision.blocks);
+            self.pool.known.index.undo(commit, &self.decision.blocks);
         }
     }
 }

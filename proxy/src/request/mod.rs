@@ -23,8 +23,10 @@ use pingora_http::RequestHeader;
 
 use crate::admin;
 use crate::client;
+use crate::live::Live;
 use crate::metrics::Kind;
-use crate::router::{Candidates, Router};
+use crate::pool::Candidates;
+use crate::router::Router;
 use forward::{Forward, Stop};
 use read::{Body, Bounds, ReadError};
 use record::Record;
@@ -36,7 +38,7 @@ const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Names the client's session (llm-d's default).
 const SESSION: &str = "x-session-id";
 
-/// The front of one data listener.
+/// The front of one client's connection.
 pub(crate) struct Front {
     router: Arc<Router>,
     options: HttpServerOptions,
@@ -49,26 +51,32 @@ impl Front {
     pub(crate) fn new(router: Arc<Router>, h2c: bool, loopback: bool) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
-        options.h2_idle_timeout = Some(router.config.timeouts.keep_alive);
+        options.h2_idle_timeout = Some(router.live().config.timeouts.keep_alive);
         Self { router, options, shows_state: loopback }
     }
 
     /// Serves one request whose head has been read.
-    async fn serve(&self, session: &mut ServerSession, record: &mut Record, api: Api) -> Result<(), Stop> {
+    async fn serve(
+        &self,
+        live: &Live,
+        session: &mut ServerSession,
+        record: &mut Record,
+        api: Api,
+    ) -> Result<(), Stop> {
         if let Some(kind) = refusal(session.req_header()) {
             return Err(Stop::Unread(kind));
         }
-        let body = read::whole(session, self.bounds()).await.map_err(unread)?;
-        let candidates = self.router.candidates();
+        let body = read::whole(session, self.bounds(live)).await.map_err(unread)?;
+        let candidates = live.pools[0].candidates(self.router.clock);
         let session_id = session_id(session.req_header());
         let decision = self.decide(&body, &candidates, record, api, session_id)?;
         client::serving(session, true);
         let router = &self.router;
-        Forward { router, session, record, candidates: &candidates }.run(decision, body).await
+        Forward { router, live, session, record, candidates: &candidates }.run(decision, body).await
     }
 
-    fn bounds(&self) -> Bounds<'_> {
-        let config = &self.router.config;
+    fn bounds(&self, live: &Live) -> Bounds<'_> {
+        let config = &live.config;
         let (bytes_max, within) = (config.limits.body_bytes_max, config.timeouts.request_body);
         Bounds { bytes_max, within, budget: &self.router.bodies }
     }
@@ -83,10 +91,11 @@ impl Front {
     ) -> Result<Decision, Stop> {
         let started = Instant::now();
         let ask = Ask { api, body: &body.bytes, tenant: b"", session };
-        let decision = self.router.decide(&ask, candidates, self.router.take_turn());
+        let (pool, clock) = (&candidates.pool, self.router.clock);
+        let decision = pool.decide(&ask, &candidates.list, clock, self.router.take_turn());
         let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt))?;
         record.decision(&decision, started.elapsed());
-        if let Some(probe) = self.router.due_for_probe(candidates) {
+        if let Some(probe) = pool.known.due_for_probe(candidates, clock) {
             decision.prefer(probe);
         }
         Ok(decision)
@@ -167,7 +176,7 @@ pub(crate) async fn head(
             return None;
         }
     }
-    let keep_alive = router.config.timeouts.keep_alive.as_secs().max(1);
+    let keep_alive = router.live().config.timeouts.keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
     Some(())
@@ -212,7 +221,7 @@ impl HttpServerApp for Front {
         session.set_pipelining_enabled(true);
         // A 100 Continue is no answer before the end of the body; who really answers early closes.
         session.set_close_on_response_before_downstream_finish(false);
-        session.set_write_timeout(Some(self.router.config.timeouts.client_write));
+        session.set_write_timeout(Some(self.router.live().config.timeouts.client_write));
         head(&mut session, &self.router, shutdown).await?;
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
@@ -221,9 +230,10 @@ impl HttpServerApp for Front {
             admin::answer_state(&mut session, &self.router).await.ok()?;
             return reusable(session).await;
         }
+        let live = self.router.hold_live();
         let api = api(&session);
         let mut record = Record::new(&self.router, api);
-        let outcome = self.serve(&mut session, &mut record, api).await;
+        let outcome = self.serve(&live, &mut session, &mut record, api).await;
         client::serving(&session, false);
         self.end(session, &mut record, outcome).await
     }

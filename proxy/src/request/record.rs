@@ -13,6 +13,7 @@ use super::reply;
 use crate::admin::recent::Entry;
 use crate::endpoints::Endpoint;
 use crate::metrics::Kind;
+use crate::pool::Pool;
 use crate::router::Router;
 
 /// One request's record.
@@ -34,6 +35,7 @@ struct Decided {
     decision: Decision,
     /// Blocks of the prompt; their hashes are not kept.
     blocks: usize,
+    pool: Arc<Pool>,
     endpoint: Arc<Endpoint>,
     choice: Choice,
 }
@@ -75,7 +77,7 @@ impl Record {
     pub(crate) fn answered(
         &mut self,
         status: u16,
-        endpoint: &Arc<Endpoint>,
+        (pool, endpoint): (&Arc<Pool>, &Arc<Endpoint>),
         choice: &Choice,
         mut decision: Decision,
     ) -> Blocks {
@@ -85,11 +87,12 @@ impl Record {
         self.first_byte = Some(elapsed);
         self.status = status;
         self.router.metrics.first_byte(elapsed.as_secs_f64());
-        let metrics = &endpoint.metrics;
-        metrics.answers[usize::from(status / 100).clamp(1, 5) - 1].increment(1);
-        metrics.matched_blocks.increment(u64::from(choice.matched));
-        metrics.total_blocks.increment(blocks as u64);
-        self.decided = Some(Decided { decision, blocks, endpoint: endpoint.clone(), choice: *choice });
+        let counters = &endpoint.counters;
+        counters.answers[usize::from(status / 100).clamp(1, 5) - 1].add(1);
+        counters.matched_blocks.add(choice.matched.into());
+        counters.total_blocks.add(blocks as u64);
+        let (pool, endpoint) = (pool.clone(), endpoint.clone());
+        self.decided = Some(Decided { decision, blocks, pool, endpoint, choice: *choice });
         hashes
     }
 
@@ -142,11 +145,11 @@ impl Drop for Record {
             self.router.metrics.error(kind);
         }
         self.log();
-        if let Some(Decided { decision, blocks, endpoint, choice }) = self.decided.take() {
+        if let Some(Decided { decision, blocks, pool, endpoint, choice }) = self.decided.take() {
             let (at_ms, took) = (self.router.clock.millis(), self.decision_time);
             let (status, trouble) = (self.status, self.trouble.map(Kind::name));
-            let entry =
-                Entry { at_ms, api: self.api, status, trouble, took, endpoint, choice, blocks, decision };
+            let api = self.api;
+            let entry = Entry { at_ms, api, status, trouble, took, pool, endpoint, choice, blocks, decision };
             self.router.recent.push(entry);
         }
     }

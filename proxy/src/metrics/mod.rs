@@ -1,14 +1,20 @@
 //! Every metric that the router exports, by name, and the handles through which the hot path counts.
 //!
-//! Labels are bounded: endpoint names come from the configuration, everything else from enums of this crate. Handles are
-//! registered once; counting is an atomic add.
+//! Labels are bounded: names come from the configuration, everything else from enums of this crate. Handles are
+//! registered once; counting is an atomic add. What belongs to an endpoint is kept by it (`endpoint.rs`), so its series
+//! go with it.
+
+mod endpoint;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram, with_local_recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use picker::belief::Memory;
 use picker::decide::Reading;
 use picker::memo::Memo;
 use picker::read::{Api, Unreadable};
+
+use crate::reload::Outcome;
+pub(crate) use endpoint::{EndpointCounters, Figures, Row};
 
 const DECISION: &str = "prefixroute_decision_seconds";
 const FIRST_BYTE: &str = "prefixroute_first_byte_seconds";
@@ -82,36 +88,8 @@ const APIS: [Api; 7] =
 
 /// The recorder of one router, and the handles of the metrics that are not an endpoint's.
 pub(crate) struct Metrics {
-    recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     handles: Handles,
-}
-
-/// Handles of one endpoint's metrics.
-pub(crate) struct EndpointMetrics {
-    /// Answers by hundreds of their status.
-    pub(crate) answers: [Counter; 5],
-    pub(crate) connect_failures: Counter,
-    pub(crate) matched_blocks: Counter,
-    pub(crate) total_blocks: Counter,
-    pub(crate) usable: Gauge,
-    pub(crate) in_flight: Gauge,
-    pub(crate) index_blocks: Gauge,
-    pub(crate) index_capacity_blocks: Gauge,
-    pub(crate) index_evictions: Counter,
-    pub(crate) scrapes: [Counter; 2],
-    pub(crate) prefilling: Gauge,
-    pub(crate) uncached_tokens: Gauge,
-    pub(crate) backlog_seconds: Gauge,
-    pub(crate) overhead_seconds: Gauge,
-    pub(crate) tokens_per_second: Gauge,
-    pub(crate) queueing: Gauge,
-    /// Of prompts whose answers told what was cached: predicted, cached, all; in the engine's tokens.
-    pub(crate) predicted_tokens: Counter,
-    pub(crate) cached_tokens: Counter,
-    pub(crate) prompt_tokens: Counter,
-    pub(crate) truncations: Counter,
-    pub(crate) drops: Counter,
 }
 
 impl Metrics {
@@ -135,17 +113,14 @@ impl Metrics {
             describe();
             Handles::register()
         });
-        Self { recorder, handle, handles }
+        Self { handle, handles }
     }
 
-    /// The handles of an endpoint.
-    pub(crate) fn endpoint(&self, name: &str) -> EndpointMetrics {
-        with_local_recorder(&self.recorder, || EndpointMetrics::register(name))
-    }
-
-    /// The page of `/metrics`.
-    pub(crate) fn render(&self) -> String {
-        self.handle.render()
+    /// The page of `/metrics`; `rows` are the endpoints of this moment.
+    pub(crate) fn render(&self, rows: &[Row]) -> String {
+        let mut page = self.handle.render();
+        endpoint::render(rows, &mut page);
+        page
     }
 
     /// Folds recorded samples into the buckets; without it they would pile up between two scrapes.
@@ -192,10 +167,27 @@ impl Metrics {
         self.handles.index_bytes_max.set(memory.bytes_max as f64);
     }
 
-    pub(crate) fn memo(&self, memo: &Memo) {
-        self.handles.memo_bytes.set(memo.bytes() as f64);
-        self.handles.memo[0].absolute(memo.hits());
-        self.handles.memo[1].absolute(memo.misses());
+    /// The memos of all pools.
+    pub(crate) fn memos<'a>(&self, memos: impl Iterator<Item = &'a Memo> + Clone) {
+        self.handles.memo_bytes.set(memos.clone().map(Memo::bytes).sum::<usize>() as f64);
+        self.handles.memo[0].absolute(memos.clone().map(Memo::hits).sum());
+        self.handles.memo[1].absolute(memos.map(Memo::misses).sum());
+    }
+
+    /// A configuration was read again.
+    pub(crate) fn reloaded(&self, outcome: &Outcome) {
+        let place = match outcome {
+            Outcome::Applied { .. } => 0,
+            Outcome::Unchanged => 1,
+            Outcome::Refused { .. } => 2,
+        };
+        self.handles.reloads[place].increment(1);
+    }
+
+    /// The configuration at work, and whether it is what the file says.
+    pub(crate) fn configured(&self, version: u64, in_sync: bool) {
+        self.handles.config_version.set(version as f64);
+        self.handles.config_in_sync.set(f64::from(u8::from(in_sync)));
     }
 
     pub(crate) fn retry(&self) {
@@ -216,6 +208,9 @@ struct Handles {
     index_bytes_max: Gauge,
     memo_bytes: Gauge,
     memo: [Counter; 2],
+    reloads: [Counter; 3],
+    config_version: Gauge,
+    config_in_sync: Gauge,
 }
 
 impl Handles {
@@ -233,40 +228,12 @@ impl Handles {
             index_bytes: gauge!("prefixroute_index_bytes"),
             index_bytes_max: gauge!("prefixroute_index_bytes_max"),
             memo_bytes: gauge!("prefixroute_memo_bytes"),
+            reloads: ["applied", "unchanged", "refused"]
+                .map(|outcome| counter!("prefixroute_config_reloads_total", "outcome" => outcome)),
+            config_version: gauge!("prefixroute_config_version"),
+            config_in_sync: gauge!("prefixroute_config_in_sync"),
             memo: ["hit", "miss"]
                 .map(|outcome| counter!("prefixroute_memo_lookups_total", "outcome" => outcome)),
-        }
-    }
-}
-
-impl EndpointMetrics {
-    fn register(name: &str) -> Self {
-        let name = name.to_owned();
-        let labelled = |label: &'static str, metric: &'static str, value: &'static str| counter!(metric, "endpoint" => name.clone(), label => value);
-        Self {
-            answers: ["1xx", "2xx", "3xx", "4xx", "5xx"]
-                .map(|class| labelled("status", "prefixroute_endpoint_answers_total", class)),
-            connect_failures: counter!("prefixroute_endpoint_connect_failures_total", "endpoint" => name.clone()),
-            matched_blocks: counter!("prefixroute_matched_blocks_total", "endpoint" => name.clone()),
-            total_blocks: counter!("prefixroute_prompt_blocks_total", "endpoint" => name.clone()),
-            usable: gauge!("prefixroute_endpoint_usable", "endpoint" => name.clone()),
-            in_flight: gauge!("prefixroute_endpoint_in_flight", "endpoint" => name.clone()),
-            index_blocks: gauge!("prefixroute_index_blocks", "endpoint" => name.clone()),
-            index_capacity_blocks: gauge!("prefixroute_index_capacity_blocks", "endpoint" => name.clone()),
-            index_evictions: counter!("prefixroute_index_evictions_total", "endpoint" => name.clone()),
-            scrapes: ["ok", "failed"]
-                .map(|outcome| labelled("outcome", "prefixroute_endpoint_scrapes_total", outcome)),
-            prefilling: gauge!("prefixroute_endpoint_prefilling", "endpoint" => name.clone()),
-            uncached_tokens: gauge!("prefixroute_endpoint_uncached_tokens", "endpoint" => name.clone()),
-            backlog_seconds: gauge!("prefixroute_endpoint_backlog_seconds", "endpoint" => name.clone()),
-            overhead_seconds: gauge!("prefixroute_endpoint_overhead_seconds", "endpoint" => name.clone()),
-            tokens_per_second: gauge!("prefixroute_endpoint_tokens_per_second", "endpoint" => name.clone()),
-            queueing: gauge!("prefixroute_endpoint_queueing", "endpoint" => name.clone()),
-            predicted_tokens: counter!("prefixroute_predicted_tokens_total", "endpoint" => name.clone()),
-            cached_tokens: counter!("prefixroute_cached_tokens_total", "endpoint" => name.clone()),
-            prompt_tokens: counter!("prefixroute_prompt_tokens_total", "endpoint" => name.clone()),
-            truncations: counter!("prefixroute_belief_truncations_total", "endpoint" => name.clone()),
-            drops: counter!("prefixroute_belief_drops_total", "endpoint" => name.clone()),
         }
     }
 }
@@ -283,29 +250,12 @@ fn describe() {
         "prefixroute_cold_requests_total",
         "Prompts of which no endpoint was believed to hold a block."
     );
+    describe_counter!("prefixroute_config_reloads_total", "Readings of the configuration, by outcome.");
+    describe_gauge!("prefixroute_config_version", "Configurations that were put to work so far.");
+    describe_gauge!("prefixroute_config_in_sync", "1 when the configuration at work is what the file says.");
     describe_counter!("prefixroute_retries_total", "Requests that went to a further endpoint.");
     describe_histogram!(DECISION, "Time of a decision, from the body's bytes to the ordered endpoints.");
     describe_histogram!(FIRST_BYTE, "Time from a request's head to the first byte of its answer.");
-    describe_counter!(
-        "prefixroute_endpoint_answers_total",
-        "Answers of an endpoint, by hundreds of the status."
-    );
-    describe_counter!("prefixroute_endpoint_connect_failures_total", "Connects to an endpoint that failed.");
-    describe_counter!(
-        "prefixroute_matched_blocks_total",
-        "Blocks that the chosen endpoint was believed to hold."
-    );
-    describe_counter!("prefixroute_prompt_blocks_total", "Blocks of the prompts sent to an endpoint.");
-    describe_gauge!(
-        "prefixroute_endpoint_usable",
-        "1 when the last connect to the endpoint succeeded and its engine is awake."
-    );
-    describe_gauge!(
-        "prefixroute_endpoint_in_flight",
-        "Requests that this router has in flight at an endpoint."
-    );
-    describe_gauge!("prefixroute_index_blocks", "Blocks that an endpoint is believed to hold.");
-    describe_gauge!("prefixroute_index_capacity_blocks", "Blocks that an endpoint may be believed to hold.");
     describe_gauge!("prefixroute_index_bytes", "Bytes that the belief takes now.");
     describe_gauge!(
         "prefixroute_index_bytes_max",
@@ -313,41 +263,14 @@ fn describe() {
     );
     describe_gauge!(
         "prefixroute_memo_bytes",
-        "Bytes of beginnings of prompts that are kept, 16 MiB at most."
+        "Bytes of beginnings of prompts that are kept, 16 MiB at most for each pool."
     );
     describe_counter!(
         "prefixroute_memo_lookups_total",
         "Long lists of tools or messages, by whether their beginning was known."
     );
-    describe_counter!("prefixroute_index_evictions_total", "Blocks that left the belief for want of room.");
-    describe_counter!("prefixroute_endpoint_scrapes_total", "Scrapes of an endpoint's /metrics, by outcome.");
-    describe_learning();
-}
-
-fn describe_learning() {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_gauge!("prefixroute_endpoint_prefilling", "Requests in flight without a first token.");
-    describe_gauge!("prefixroute_endpoint_uncached_tokens", "Uncached prompt tokens of those.");
-    describe_gauge!(
-        "prefixroute_endpoint_backlog_seconds",
-        "Seconds of computing that those are predicted to take."
-    );
-    describe_gauge!("prefixroute_endpoint_overhead_seconds", "Seconds that every prompt takes, as learned.");
-    describe_gauge!("prefixroute_endpoint_tokens_per_second", "Uncached prompt tokens a second, as learned.");
-    describe_gauge!(
-        "prefixroute_endpoint_queueing",
-        "Share of the prompts ahead that one waits for, as learned."
-    );
     describe_histogram!(
         PREDICTION_ERROR,
         "Predicted less reported cached tokens, without the sign, as a share of the prompt."
-    );
-    describe_counter!("prefixroute_predicted_tokens_total", "Prompt tokens that should have been cached.");
-    describe_counter!("prefixroute_cached_tokens_total", "Prompt tokens that were, as the engine reported.");
-    describe_counter!("prefixroute_prompt_tokens_total", "Prompt tokens of the answers that told.");
-    describe_counter!("prefixroute_belief_truncations_total", "Prompts that lost credit after a shortfall.");
-    describe_counter!(
-        "prefixroute_belief_drops_total",
-        "Times that an endpoint's whole belief was dropped: restart, sleep, refused connects, misses."
     );
 }

@@ -1,0 +1,46 @@
+//! An endpoint's figures for the metrics page.
+
+use std::time::Instant;
+
+use crate::clock::Clock;
+use crate::endpoints::Endpoint;
+use crate::metrics::{Figures, Row};
+use crate::pool::Pool;
+
+/// The endpoint as it is now.
+pub(super) fn row(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Row {
+    let (endpoint_name, pool_name) = (endpoint.name.clone(), pool.config.name.clone());
+    Row { endpoint: endpoint_name, pool: pool_name, figures: figures(pool, endpoint, clock) }
+}
+
+fn figures(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Figures {
+    let now = Instant::now();
+    let in_flight = endpoint.in_flight(clock.at(now));
+    let pace = endpoint.pace.load();
+    let size = pool.known.index.size(endpoint.id());
+    let (scraped, failed, _) = endpoint.scrapes();
+    let counters = &endpoint.counters;
+    Figures {
+        usable: endpoint.usable(now, pool.config.load.stale_after),
+        answers: std::array::from_fn(|place| counters.answers[place].read()),
+        connect_failures: counters.connect_failures.read(),
+        scrapes: [scraped, failed],
+        in_flight: in_flight.requests,
+        prefilling: in_flight.prefilling,
+        uncached_tokens: in_flight.uncached_tokens,
+        backlog_seconds: in_flight.backlog,
+        overhead_seconds: pace.overhead,
+        tokens_per_second: pace.tokens_per_second,
+        queueing: pace.queueing,
+        matched_blocks: counters.matched_blocks.read(),
+        total_blocks: counters.total_blocks.read(),
+        index_blocks: size.map_or(0, |size| size.blocks),
+        index_capacity_blocks: size.map_or(0, |size| size.capacity),
+        index_evictions: size.map_or(0, |size| size.evicted),
+        predicted_tokens: counters.predicted_tokens.read(),
+        cached_tokens: counters.cached_tokens.read(),
+        prompt_tokens: counters.prompt_tokens.read(),
+        truncations: endpoint.trust.truncations(),
+        drops: endpoint.trust.drops(),
+    }
+}

@@ -1,0 +1,169 @@
+//! A pool at work: its settings and its fleet, replaced as one by a reload, and what it has learned, which stays.
+
+mod knowledge;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use picker::belief::{EndpointId, JoinError};
+use picker::chance::Draw;
+use picker::decide::{Ask, Asked, Decision, Refusal, Rules, choose};
+use picker::read::Api;
+use picker::score::Candidate;
+
+use crate::clock::Clock;
+use crate::endpoints::Endpoint;
+use crate::endpoints::load::Sample;
+use crate::upstream::Upstream;
+pub(crate) use knowledge::{Knowledge, Seat};
+
+/// Endpoints that serve the same models, as one configuration has them. Never changed, only replaced.
+pub(crate) struct Pool {
+    pub(crate) config: config::Pool,
+    pub(crate) rules: Rules,
+    /// In the order of the configuration.
+    pub(crate) fleet: Vec<Member>,
+    /// Connections for requests.
+    pub(crate) upstream: Arc<Upstream>,
+    /// Connections for scrapes: they live on another runtime.
+    pub(crate) scraper: Arc<Upstream>,
+    pub(crate) known: Arc<Knowledge>,
+}
+
+/// An endpoint, and what the configuration says of it that may change while it stays itself.
+pub(crate) struct Member {
+    pub(crate) endpoint: Arc<Endpoint>,
+    /// Its share of the load; 0 for nothing new.
+    pub(crate) weight: f64,
+}
+
+/// The endpoints of one decision: the pool that it was made in, and which of it were candidates.
+pub(crate) struct Candidates {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) list: Vec<Candidate>,
+}
+
+impl Candidates {
+    /// The endpoint of a candidate.
+    pub(crate) fn endpoint(&self, id: EndpointId) -> Option<&Arc<Endpoint>> {
+        self.pool.endpoints().find(|endpoint| endpoint.id() == id)
+    }
+}
+
+impl Pool {
+    /// A pool as configured. What was known of `before`, the pool of that name, goes on; so do its endpoints of the same
+    /// name and URL. Nothing is changed that requests see. Errors: an index that cannot be had.
+    pub(crate) fn build(config: config::Pool, before: Option<&Self>) -> Result<Self, JoinError> {
+        let known = match before {
+            Some(before) => before.known.clone(),
+            None => Arc::new(Knowledge::new(config.endpoints.len(), config.index.capacity_blocks)?),
+        };
+        let member = |endpoint: &config::Endpoint| {
+            let kept = before.and_then(|before| before.same(endpoint));
+            let endpoint = match kept {
+                Some(kept) => kept.clone(),
+                None => Arc::new(Endpoint::new(Seat::take(&known, config.index.capacity_blocks)?, endpoint)),
+            };
+            Ok(endpoint)
+        };
+        let weights = config.endpoints.iter().map(|endpoint| endpoint.weight);
+        let endpoints = config.endpoints.iter().map(member).collect::<Result<Vec<_>, JoinError>>()?;
+        let fleet = endpoints.into_iter().zip(weights).map(|(endpoint, weight)| Member { endpoint, weight });
+        let fleet = fleet.collect();
+        let like = before.filter(|before| {
+            before.config.tls == config.tls
+                && before.config.timeouts.connect == config.timeouts.connect
+                && before.config.timeouts.upstream_idle == config.timeouts.upstream_idle
+        });
+        let anew = || Arc::new(Upstream::new(config.timeouts.connect, config.timeouts.upstream_idle));
+        Ok(Self {
+            rules: rules(&config),
+            fleet,
+            upstream: like.map_or_else(anew, |like| like.upstream.clone()),
+            scraper: like.map_or_else(anew, |like| like.scraper.clone()),
+            known,
+            config,
+        })
+    }
+
+    /// The endpoint here that is the configured one.
+    fn same(&self, wanted: &config::Endpoint) -> Option<&Arc<Endpoint>> {
+        self.endpoints().find(|endpoint| endpoint.name == wanted.name.as_str() && endpoint.url == wanted.url)
+    }
+
+    /// The endpoints, in the order of the configuration.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Arc<Endpoint>> + Clone {
+        self.fleet.iter().map(|member| &member.endpoint)
+    }
+
+    /// Who can be used: those that the last connect reached and that are awake, or all when there is none (fail open). Never
+    /// those of weight 0.
+    pub(crate) fn candidates(self: &Arc<Self>, clock: Clock) -> Candidates {
+        let now = Instant::now();
+        let stale_after = self.config.load.stale_after;
+        let candidate = |member: &Member| Candidate {
+            id: member.endpoint.id(),
+            load: member.endpoint.load(now, clock, stale_after),
+            adapters: member.endpoint.adapters(),
+        };
+        let weighed = || self.fleet.iter().filter(|member| member.weight > 0.0);
+        let usable = |member: &&Member| member.endpoint.usable(now, stale_after);
+        let mut list: Vec<_> = weighed().filter(usable).map(candidate).collect();
+        if list.is_empty() {
+            list = weighed().map(candidate).collect();
+        }
+        Candidates { pool: self.clone(), list }
+    }
+
+    /// Decides on the endpoints as they are. Changes nothing.
+    pub(crate) fn decide(
+        &self,
+        ask: &Ask<'_>,
+        candidates: &[Candidate],
+        clock: Clock,
+        turn: u64,
+    ) -> Result<Decision, Refusal> {
+        let draw = Draw { seed: self.config.seed, turn };
+        let asked = Asked::read(ask, Some(&self.known.memo), &self.rules)?;
+        let asked = asked.with_session_at(&self.known.sessions, clock.now());
+        Ok(choose(asked, candidates, &self.known.index, &self.rules, draw))
+    }
+
+    /// Remembers how a request began that is on its way. Mostly next to nothing; now and then its body is read once more.
+    pub(crate) fn learn(&self, api: Api, body: &[u8], decision: &Decision) {
+        let ask = Ask { api, body, tenant: b"", session: b"" };
+        self.known.memo.learn(&ask, &self.rules, &decision.recall);
+    }
+
+    /// Blocks of belief for an endpoint: what its engine's cache holds, in tokens of ours as far as answers tell what those
+    /// are, else what is configured.
+    pub(crate) fn capacity_blocks(&self, sample: &Sample) -> usize {
+        let block = self.rules.block.tokens() as f64 / self.known.ratios.usual();
+        let told = sample.capacity_tokens.map(|tokens| ((tokens as f64 / block) as usize).max(1));
+        told.map_or(self.config.index.capacity_blocks, |blocks| {
+            blocks.min(config::defaults::ENGINE_BLOCKS_MAX)
+        })
+    }
+
+    /// Whether a new request would find an endpoint.
+    pub(crate) fn ready(&self) -> bool {
+        let (now, stale_after) = (Instant::now(), self.config.load.stale_after);
+        self.fleet.iter().any(|member| member.weight > 0.0 && member.endpoint.usable(now, stale_after))
+    }
+
+    /// Closes connections that have waited too long.
+    pub(crate) fn sweep(&self) {
+        self.upstream.sweep();
+        self.scraper.sweep();
+    }
+}
+
+fn rules(config: &config::Pool) -> Rules {
+    Rules {
+        policy: config.policy,
+        weights: config.weights,
+        match_length: config.match_length,
+        tokenizer: config.index.tokenizer,
+        block: config.index.block,
+    }
+}
