@@ -17,7 +17,7 @@ fn blocks(seed: u64, blocks: usize) -> String {
 
 async fn pair(yaml: &str) -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml(yaml).start().await;
+    let router = Setup::of(&[&a, &b]).pool(yaml).start().await;
     (a, b, router)
 }
 
@@ -253,7 +253,7 @@ async fn a_beginning_that_comes_again_is_known() {
 #[tokio::test]
 async fn a_refused_prompt_costs_the_others_nothing() {
     let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).yaml("index: {capacity_blocks: 1000}").start().await;
+    let router = Setup::of(&[&stub]).pool("index: {capacity_blocks: 1000}").start().await;
     for seed in 0..20 {
         assert_eq!(router.chat(blocks(seed, 40)).await.status(), 200);
     }

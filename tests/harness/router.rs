@@ -1,7 +1,7 @@
 //! The router itself: the real binary, on free ports, with a configuration file of its own.
 
 use crate::client::{Response, exchange, get, post};
-use crate::stub::Stub;
+use crate::setup::Setup;
 use crate::wait::{DEADLINE, until, within};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -16,57 +16,6 @@ use tokio::process::{Child, Command};
 
 /// What every policy must do is tested with these: the default, which weighs seconds, and one that sums scores.
 pub const POLICIES: [&str; 2] = ["expected-ttft", "prefix"];
-
-/// What to start: endpoints and the rest of the configuration.
-#[derive(Clone, Debug, Default)]
-pub struct Setup {
-    endpoints: Vec<(String, SocketAddr)>,
-    yaml: String,
-}
-
-impl Setup {
-    /// Endpoints named a, b, c... in this order.
-    pub fn of(stubs: &[&Stub]) -> Self {
-        let named = ('a'..='z').map(String::from).zip(stubs.iter().map(|stub| stub.address()));
-        Self { endpoints: named.collect(), ..Self::default() }
-    }
-
-    /// One more endpoint.
-    pub fn endpoint(mut self, name: &str, address: SocketAddr) -> Self {
-        self.endpoints.push((name.to_owned(), address));
-        self
-    }
-
-    /// Further top-level keys of the file, as YAML.
-    pub fn yaml(mut self, text: &str) -> Self {
-        self.yaml.push_str(text);
-        self.yaml.push('\n');
-        self
-    }
-
-    /// Another policy than the default.
-    pub fn policy(self, name: &str) -> Self {
-        self.yaml(&format!("policy: {name}"))
-    }
-
-    /// Starts it and waits until every endpoint has been scraped once, well or badly.
-    pub async fn start(self) -> Router {
-        Router::start(self).await
-    }
-
-    fn file(&self) -> String {
-        let row = |(name, at): &(String, SocketAddr)| format!("  - name: {name}\n    url: http://{at}\n");
-        let mut endpoints: String = self.endpoints.iter().map(row).collect();
-        if !endpoints.is_empty() {
-            endpoints.insert_str(0, "endpoints:\n");
-        }
-        format!(
-            "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n\
-             admin: 127.0.0.1:0\n{endpoints}{}",
-            self.yaml
-        )
-    }
-}
 
 /// Loopback addresses whose ports were free a moment ago, all different.
 pub fn free_addresses<const COUNT: usize>() -> [SocketAddr; COUNT] {
@@ -100,15 +49,23 @@ pub struct Router {
     /// The admin listener.
     pub admin: SocketAddr,
     process: Process,
+    /// Its configuration.
+    pub file: PathBuf,
     _folder: TempDir,
 }
 
 impl Router {
     /// Ports are the system's choice; the line that tells of serving tells them.
-    async fn start(setup: Setup) -> Self {
+    pub(crate) async fn start(setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         std::fs::write(&file, setup.file()).unwrap();
+        let router = Self::run(folder, file).await;
+        router.scraped(setup.endpoints()).await
+    }
+
+    /// A router whose configuration is this file, which lies somewhere in `folder`.
+    pub async fn run(folder: TempDir, file: PathBuf) -> Self {
         let mut command = Command::new(binary());
         command.args(["serve", "--config"]).arg(&file).env_remove("PREFIXROUTE_LOG");
         let process = Process::start(command);
@@ -117,11 +74,34 @@ impl Router {
             output.lines().find_map(serving)
         })
         .await;
-        let router = Self { data, h2c, admin, process, _folder: folder };
-        router.scraped(setup.endpoints.len()).await
+        Self { data, h2c, admin, process, file, _folder: folder }
+    }
+
+    /// Puts another configuration into the file.
+    pub fn write(&self, text: impl AsRef<str>) {
+        std::fs::write(&self.file, text.as_ref()).unwrap();
+    }
+
+    /// Asks for a reload now; what came of it.
+    pub async fn reload(&self) -> Response {
+        exchange(self.admin, post("/prefixroute/reload", "")).await
+    }
+
+    /// Writes the file, reloads, and has every endpoint scraped once.
+    pub async fn becomes(&self, setup: &Setup) -> Value {
+        self.write(setup.file());
+        let response = self.reload().await;
+        assert_eq!(response.status(), 200, "{}", response.text());
+        self.all_scraped(setup.endpoints()).await;
+        response.json()
     }
 
     async fn scraped(self, endpoints: usize) -> Self {
+        self.all_scraped(endpoints).await;
+        self
+    }
+
+    async fn all_scraped(&self, endpoints: usize) {
         self.until_state("a scrape of every endpoint", |state| {
             let rows = state["endpoints"].as_array()?;
             let scraped = |row: &Value| {
@@ -130,7 +110,6 @@ impl Router {
             (rows.len() == endpoints && rows.iter().all(scraped)).then_some(())
         })
         .await;
-        self
     }
 
     /// `/prefixroute/state` of the admin listener.
@@ -207,8 +186,18 @@ impl Router {
 
     /// Asks it to end, as a supervisor does.
     pub async fn terminate(&self) {
-        let signal = Command::new("kill").args(["-TERM", &self.process.pid.to_string()]).status();
+        self.signal("TERM").await;
+    }
+
+    /// Sends it a signal, by its name without SIG.
+    pub async fn signal(&self, name: &str) {
+        let signal = Command::new("kill").args([&format!("-{name}"), &self.process.pid.to_string()]).status();
         assert!(signal.await.expect("a kill command").success());
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.process.pid)).expect("a living router").count()
     }
 
     /// Waits for its end.
