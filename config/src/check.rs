@@ -92,6 +92,7 @@ impl Checker<'_> {
             policy,
             weights: weights.and_then(|weights| self.weights(weights, policy)),
             match_length: self.match_length(match_length_weight),
+            tuning: Default::default(),
             seed: self.value("seed", seed, defaults::SEED, |text| integer(text, 0, u64::MAX)),
             endpoints: self.endpoints(endpoints, flags),
             index: self.index(index.unwrap_or_default()),

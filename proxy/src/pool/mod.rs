@@ -163,6 +163,7 @@ fn rules(config: &config::Pool) -> Rules {
         policy: config.policy,
         weights: config.weights,
         match_length: config.match_length,
+        tuning: config.tuning,
         tokenizer: config.index.tokenizer,
         block: config.index.block,
     }
