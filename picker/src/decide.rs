@@ -377,9 +377,10 @@ fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Op
 /// The candidates, ready to be taken by rank.
 fn choices(ranking: &Ranking, view: &View<'_>, draw: Draw) -> Vec<Choice> {
     let count = view.candidates.len();
-    let first = turn(draw, count);
+    let chance = Chance { draw, is_weighed: view.candidates.iter().any(|to| to.weight != 1.0) };
+    let first = chance.turn(view.candidates);
     let tie = |candidate: usize| match ranking.ties {
-        Ties::Chance => draw.number(candidate),
+        Ties::Chance => chance.number(candidate, &view.candidates[candidate]),
         Ties::Turns => (count - (candidate + count - first) % count) as u64,
         Ties::Less(figure) => less(figure(&view.candidates[candidate])) | draw.number(candidate) >> 32,
     };
@@ -414,6 +415,40 @@ fn less(figure: f64) -> u64 {
     u64::from(!(figure.max(0.0) as f32).to_bits()) << 32
 }
 
-fn turn(draw: Draw, count: usize) -> usize {
-    (draw.turn % count.max(1) as u64) as usize
+/// A decision's chance, in proportion to weights where they differ.
+#[derive(Clone, Copy)]
+struct Chance {
+    draw: Draw,
+    is_weighed: bool,
 }
+
+impl Chance {
+    /// A candidate's lot: the highest wins, and does so as often as its share of the weights. Source: Efraimidis and Spirakis,
+    /// "Weighted random sampling with a reservoir" (2006).
+    fn number(self, place: usize, candidate: &Candidate) -> u64 {
+        let number = self.draw.number(place);
+        if !self.is_weighed {
+            return number;
+        }
+        let uniform = (number as f64 + 1.0) / u64::MAX as f64;
+        // Not negative, so its bits are ordered as it is.
+        !(-uniform.min(1.0).ln() / candidate.weight).max(0.0).to_bits()
+    }
+
+    /// Whose turn it is. Weighed, turns go by multiples of the golden section, which fall evenly over the weights.
+    fn turn(self, candidates: &[Candidate]) -> usize {
+        let count = candidates.len().max(1);
+        if !self.is_weighed {
+            return (self.draw.turn % count as u64) as usize;
+        }
+        let weights = || candidates.iter().map(|to| to.weight);
+        let mut left = (self.draw.turn as f64 * GOLDEN_SECTION).fract() * weights().sum::<f64>();
+        let passed = |weight: &f64| {
+            left -= weight;
+            left >= 0.0
+        };
+        weights().take_while(passed).count().min(count - 1)
+    }
+}
+
+const GOLDEN_SECTION: f64 = 0.618_033_988_749_895;

@@ -63,23 +63,27 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     let stake = stake(view.seen);
     let others = Others::of(view);
     let loads = || view.candidates.iter().map(|to| &to.load);
-    let busy = || loads().map(|load| load.in_flight.busy + others.wait(load).min(1.0));
+    let weighed = |figure: fn(&Load, Others) -> f64| {
+        view.candidates.iter().map(move |to| to.weighed(figure(&to.load, others)))
+    };
+    let busy = || weighed(|load, others| load.in_flight.busy + others.wait(load).min(1.0));
     let limit = (1.0 + SLACK) * mean(busy()).max(BUSY_MIN);
     let token = mean(loads().map(|load| load.pace.tokens_per_second.recip()));
     let missed = |matched: u32| f64::from(view.total - held) + worth * f64::from(held - matched.min(held));
     let tokens = || view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);
 
     let mut table = Table::new(view.candidates.len(), 7);
-    let wait = |load: &Load| load.pace.queueing * load.in_flight.backlog + others.wait(load);
-    table.fill("wait", -1.0, loads().map(wait));
-    table.fill("in-flight", -ANSWERING, loads().map(|load| load.in_flight.requests.into()));
+    let wait = |load: &Load, others: Others| load.pace.queueing * load.in_flight.backlog + others.wait(load);
+    table.fill("wait", -1.0, weighed(wait));
+    table.fill("in-flight", -ANSWERING, weighed(|load, _| load.in_flight.requests.into()));
     table.fill("kv", -view.seen.work, loads().map(|load| others.tightness(load)));
     table.fill("prefill", -1.0, loads().zip(tokens()).map(|(load, tokens)| load.pace.work(tokens)));
     table.fill("miss", 1.0 - price(view.seen), tokens().map(|tokens| tokens * token));
     table.fill("balance", -stake * HORIZON * novelty, busy());
     table.fill("overload", -stake * OVERLOAD, busy().map(|busy| (busy - limit).max(0.0)));
     let waiting = waiting(view, &table, held);
-    let ties = if view.total > 0 { Ties::Less(|to| to.load.in_flight.recent) } else { Ties::Chance };
+    let ties =
+        if view.total > 0 { Ties::Less(|to| to.weighed(to.load.in_flight.recent)) } else { Ties::Chance };
     Ranking { waiting, ..Ranking::of(table, ties) }
 }
 
@@ -135,12 +139,12 @@ impl Others {
     }
 
     /// Seconds until they are computed.
-    fn wait(&self, load: &Load) -> f64 {
+    fn wait(self, load: &Load) -> f64 {
         load.foreign.unwrap_or(self.foreign) * self.work
     }
 
     /// How much running requests get in each other's way, 0 to 1: nothing while there is room in the KV cache.
-    fn tightness(&self, load: &Load) -> f64 {
+    fn tightness(self, load: &Load) -> f64 {
         load.kv_usage.unwrap_or(self.kv_usage).clamp(0.0, 1.0).powi(4)
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     Ranking::of(table, Ties::Chance)
 }
 
-/// In seconds.
+/// In seconds, as they weigh there.
 fn load(candidate: &Candidate) -> f64 {
-    candidate.load.in_flight.recent + candidate.load.in_flight.backlog
+    candidate.weighed(candidate.load.in_flight.recent + candidate.load.in_flight.backlog)
 }

@@ -142,5 +142,7 @@ impl Policy {
 }
 
 fn fewest_in_flight(view: &View<'_>) -> Vec<f64> {
-    view.candidates.iter().map(|to| -f64::from(to.load.in_flight.requests)).collect()
+    // Counted with this one, or weights would not count among the idle; of weight 1 it is what is in flight.
+    let fill = |to: &Candidate| 1.0 - to.weighed(to.load.in_flight.requests + 1);
+    view.candidates.iter().map(fill).collect()
 }

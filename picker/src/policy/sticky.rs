@@ -7,7 +7,7 @@
 use super::{Ranking, Ties};
 use crate::chance::mix;
 use crate::columns::Table;
-use crate::score::View;
+use crate::score::{Candidate, View};
 
 /// How far above the mean an endpoint's requests in flight may be. Source: HAProxy's usual `hash-balance-factor`, 125.
 const FACTOR: f64 = 1.25;
@@ -17,18 +17,21 @@ const FACTOR: f64 = 1.25;
 pub(super) fn rank(view: &View<'_>) -> Ranking {
     let mut table = Table::new(view.candidates.len(), 2);
     if view.key != 0 {
-        table.fill("order", 1.0, view.candidates.iter().map(|to| place(view.key, to.id.0.into())));
+        let place = |to: &Candidate| place(view.key, to.id.0.into()).powf(to.weight.recip());
+        table.fill("order", 1.0, view.candidates.iter().map(place));
     }
-    let bound = bound(view);
-    let is_over = view.candidates.iter().map(|to| f64::from(to.load.in_flight.requests) > bound);
+    let share = share(view);
+    let is_over =
+        view.candidates.iter().map(|to| f64::from(to.load.in_flight.requests) > (share * to.weight).ceil());
     table.fill("passed-over", -1.0, is_over.map(|is_over| f64::from(u8::from(is_over))));
     Ranking::of(table, Ties::Chance)
 }
 
-/// Requests that an endpoint may have in flight: this one counts in the mean. Somebody is always within it.
-fn bound(view: &View<'_>) -> f64 {
+/// Requests that an endpoint of weight 1 may have in flight, before they are rounded up: this one counts in the mean. Somebody
+/// is always within it.
+fn share(view: &View<'_>) -> f64 {
     let requests: f64 = view.candidates.iter().map(|to| f64::from(to.load.in_flight.requests)).sum();
-    (FACTOR * (requests + 1.0) / view.candidates.len() as f64).ceil()
+    FACTOR * (requests + 1.0) / view.candidates.iter().map(|to| to.weight).sum::<f64>()
 }
 
 /// 0 to 1, 1 excluded, so that nobody passed over comes before one who is not.

@@ -33,12 +33,19 @@ pub struct Candidate {
     pub load: Load,
     /// What the engine says of its adapters, if it says anything.
     pub adapters: Option<Arc<Adapters>>,
+    /// The share of the load that it is to have beside others: above 0, 1 for an ordinary one.
+    pub weight: f64,
 }
 
 impl Candidate {
-    /// An endpoint of which no adapters are known.
+    /// An ordinary endpoint, of which no adapters are known.
     pub fn new(id: EndpointId, load: Load) -> Self {
-        Self { id, load, adapters: None }
+        Self { id, load, adapters: None, weight: 1.0 }
+    }
+
+    /// A figure of load as it weighs there: twice the weight, half the load.
+    pub fn weighed(&self, figure: impl Into<f64>) -> f64 {
+        figure.into() / self.weight
     }
 }
 

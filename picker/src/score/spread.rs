@@ -10,21 +10,21 @@ const SCALE: f64 = 16.0;
 struct Ranges {
     least: f64,
     most: f64,
-    unseen_least: u32,
-    unseen_most: u32,
+    unseen_least: f64,
+    unseen_most: f64,
 }
 
 impl Ranges {
     const NOTHING: Self =
-        Self { least: f64::INFINITY, most: f64::NEG_INFINITY, unseen_least: u32::MAX, unseen_most: 0 };
+        Self { least: f64::INFINITY, most: f64::NEG_INFINITY, unseen_least: f64::INFINITY, unseen_most: 0.0 };
 
     /// The count is finite.
-    fn with(self, count: f64, unseen: u32) -> Self {
+    fn with(self, count: f64, unseen: f64) -> Self {
         Self {
             least: if count < self.least { count } else { self.least },
             most: if count > self.most { count } else { self.most },
-            unseen_least: self.unseen_least.min(unseen),
-            unseen_most: self.unseen_most.max(unseen),
+            unseen_least: if unseen < self.unseen_least { unseen } else { self.unseen_least },
+            unseen_most: if unseen > self.unseen_most { unseen } else { self.unseen_most },
         }
     }
 }
@@ -37,19 +37,20 @@ impl Ranges {
 /// prefix. So they count on a scale of their own: the wider of both ranges, and at least [`SCALE`]. With no such request,
 /// or as many everywhere, this is the formula above.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>], figure: fn(&Candidate) -> Option<f64>) {
-    let counted = |to: &Candidate| figure(to).filter(|count| count.is_finite());
+    let counted =
+        |to: &Candidate| figure(to).map(|count| to.weighed(count)).filter(|count| count.is_finite());
     let mut ranges = Ranges::NOTHING;
     for candidate in view.candidates {
         if let Some(count) = counted(candidate) {
-            ranges = ranges.with(count, candidate.load.unseen);
+            ranges = ranges.with(count, candidate.weighed(candidate.load.unseen));
         }
     }
-    let unseen_range = f64::from(ranges.unseen_most.saturating_sub(ranges.unseen_least));
+    let unseen_range = (ranges.unseen_most - ranges.unseen_least).max(0.0);
     let range = (ranges.most - ranges.least).max(unseen_range);
     for (score, candidate) in scores.iter_mut().zip(view.candidates) {
         *score = counted(candidate).map(|count| {
             let above = if range > 0.0 { (count - ranges.least) / range } else { 0.0 };
-            let unseen = f64::from(candidate.load.unseen - ranges.unseen_least);
+            let unseen = candidate.weighed(candidate.load.unseen) - ranges.unseen_least;
             1.0 - above - if unseen > 0.0 { unseen / range.max(SCALE) } else { 0.0 }
         });
     }

@@ -7,6 +7,7 @@ use super::View;
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>]) {
     for (place, (score, candidate)) in scores.iter_mut().zip(view.candidates).enumerate() {
         let tokens = candidate.load.in_flight.uncached_tokens as f64 + view.uncached_tokens(place);
+        let tokens = candidate.weighed(tokens);
         *score = Some(1.0 - (tokens / view.tuning.full_tokens).min(1.0));
     }
 }

@@ -105,6 +105,7 @@ impl Pool {
             id: member.endpoint.id(),
             load: member.endpoint.load(now, clock, stale_after),
             adapters: member.endpoint.adapters(),
+            weight: member.weight,
         };
         let weighed = || self.fleet.iter().filter(|member| member.weight > 0.0);
         let usable = |member: &&Member| member.endpoint.usable(now, stale_after);
