@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 pub struct Setup {
     endpoints: Vec<(String, SocketAddr)>,
     pool: String,
+    pools: String,
     yaml: String,
 }
 
@@ -29,6 +30,13 @@ impl Setup {
     pub fn pool(mut self, text: &str) -> Self {
         self.pool.push_str(text);
         self.pool.push('\n');
+        self
+    }
+
+    /// A further pool, as the items of YAML's mapping.
+    pub fn and_pool(mut self, text: &str) -> Self {
+        self.pools.push_str("  -\n");
+        self.pools.extend(text.lines().map(|line| format!("    {line}\n")));
         self
     }
 
@@ -54,18 +62,19 @@ impl Setup {
         self.endpoints.len()
     }
 
-    /// The file.
+    /// The file. Model lists are not read unless the pool says so: the stubs' logs are the tests' own.
     pub fn file(&self) -> String {
         let row = |(name, at): &(String, SocketAddr)| format!("  - {{name: {name}, url: \"http://{at}\"}}\n");
         let rows: String = self.endpoints.iter().map(row).collect();
         let endpoints =
             if rows.is_empty() { "endpoints: []\n".to_owned() } else { format!("endpoints:\n{rows}") };
-        let pool: String =
-            [endpoints.as_str(), &self.pool].concat().lines().map(|line| format!("    {line}\n")).collect();
+        let quiet = if self.pool.contains("models_interval") { "" } else { "models_interval: off\n" };
+        let pool = [endpoints.as_str(), quiet, &self.pool].concat();
+        let pool: String = pool.lines().map(|line| format!("    {line}\n")).collect();
         format!(
             "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n\
-             admin: 127.0.0.1:0\n{}pools:\n  -\n{pool}",
-            self.yaml
+             admin: 127.0.0.1:0\n{}pools:\n  -\n{pool}{}",
+            self.yaml, self.pools
         )
     }
 }
