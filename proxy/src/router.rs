@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use config::Config;
-use picker::belief::{EndpointId, Index, JoinError};
+use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Ask, Asked, Decision, Refusal, Rules, choose};
 use picker::memo::Memo;
@@ -22,6 +22,8 @@ use crate::endpoints::Endpoint;
 use crate::endpoints::load::Sample;
 use crate::learn::tokens::Ratios;
 use crate::metrics::Metrics;
+use crate::serve::StartError;
+use crate::tls::client::PoolTls;
 use crate::upstream::Upstream;
 
 /// Bytes of request bodies that one permit of the budget stands for.
@@ -74,16 +76,21 @@ impl Candidates {
 }
 
 impl Router {
-    /// A router for a checked configuration; nothing runs yet. Errors: an index that cannot be had.
-    pub(crate) fn new(config: Config) -> Result<Arc<Self>, JoinError> {
+    /// A router for a checked configuration; nothing runs yet. Errors: an index, or TLS, that cannot be had.
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let metrics = Metrics::new();
         let index = Index::for_fleet(config.pools[0].endpoints.len(), config.pools[0].index.capacity_blocks)?;
+        let speaks_tls = config.pools[0].endpoints.iter().any(|endpoint| endpoint.url.tls());
+        let tls = speaks_tls.then(|| PoolTls::new(&config.pools[0].tls)).transpose()?;
         let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
             let id = EndpointId(number);
             index.join(id, config.pools[0].index.capacity_blocks)?;
-            Ok(Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str()))))
+            let tls = tls.as_ref().filter(|_| endpoint.url.tls());
+            let tls = tls.map(|tls| tls.endpoint(endpoint.url.host())).transpose()?;
+            Ok(Arc::new(Endpoint::new(id, endpoint, tls, metrics.endpoint(endpoint.name.as_str()))))
         };
-        let fleet = (0..).zip(&config.pools[0].endpoints).map(endpoint).collect::<Result<_, _>>()?;
+        let fleet = (0..).zip(&config.pools[0].endpoints).map(endpoint);
+        let fleet = fleet.collect::<Result<_, StartError>>()?;
         let timeouts = &config.pools[0].timeouts;
         let pool = &config.pools[0];
         Ok(Arc::new(Self {

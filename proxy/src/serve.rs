@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use config::{Config, Pool, Protocol};
 use picker::belief::{JoinError, Memory};
 use pingora_core::apps::ServerApp;
@@ -26,6 +27,8 @@ use crate::endpoints::poll::poll;
 use crate::memory;
 use crate::request::Front;
 use crate::router::Router;
+pub use crate::tls::TlsError;
+use crate::tls::server;
 
 /// Connections that may wait to be accepted; the system caps it at its own limit.
 const BACKLOG: u32 = 65_535;
@@ -73,6 +76,9 @@ pub enum StartError {
     /// The system refused the memory, or the fleet is larger than the index.
     #[error("index: {0}")]
     Index(#[from] JoinError),
+    /// A certificate or a key that cannot be used.
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
 }
 
 /// A router that runs.
@@ -91,25 +97,27 @@ pub struct Running {
 /// Binds all listeners, then starts serving, polling and the admin pages.
 ///
 /// Requests run on `data`; pollers and admin pages on `control`, so that they answer when requests keep `data` busy.
-/// Errors: a listener that cannot be bound, an index that cannot be had; nothing has started then.
+/// Errors: a listener that cannot be bound, an index or TLS that cannot be had; nothing has started then.
 pub fn start(config: Config, data: &Handle, control: &Handle) -> Result<Running, StartError> {
     fits(&config.pools[0])?;
     let mut sockets = Vec::new();
     for listener in &config.listeners {
-        sockets.push((bind(listener.address, data)?, listener.protocol));
+        let tls = listener.tls.as_ref().map(server::config).transpose()?;
+        let tls = tls.map(|tls| Arc::new(ArcSwap::new(tls)));
+        sockets.push((bind(listener.address, data)?, Spoken { protocol: listener.protocol, tls }));
     }
     let (admin_socket, admin) = bind(config.admin, control)?;
     let router = Router::new(config)?;
     let (shutdown, down) = watch::channel(false);
     let (ended, end) = watch::channel(false);
     let mut listeners = Vec::new();
-    for ((socket, address), protocol) in sockets {
+    for ((socket, address), spoken) in sockets {
         listeners.push(address);
-        let front = Front::new(router.clone(), protocol == Protocol::H2c, address.ip().is_loopback());
-        data.spawn(accept(socket, Arc::new(front), Some(router.clone()), protocol, down.clone()));
+        let front = Front::new(router.clone(), spoken.protocol == Protocol::H2c, address.ip().is_loopback());
+        data.spawn(accept(socket, Arc::new(front), Some(router.clone()), spoken, down.clone()));
     }
     let admin_app = Arc::new(Admin::new(router.clone()));
-    control.spawn(accept(admin_socket, admin_app, None, Protocol::Http1, end.clone()));
+    control.spawn(accept(admin_socket, admin_app, None, Spoken::default(), end.clone()));
     for endpoint in router.fleet.load().iter() {
         control.spawn(until(end.clone(), poll(router.clone(), endpoint.clone())));
     }
@@ -208,12 +216,20 @@ async fn learning(router: Arc<Router>) {
     }
 }
 
+/// What is spoken on a listener.
+#[derive(Clone, Default)]
+struct Spoken {
+    protocol: Protocol,
+    /// As it is for the next connection; none for clear text.
+    tls: Option<server::Current>,
+}
+
 /// Accepts until told to stop. With a router, connections are counted for its drain.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
     app: Arc<A>,
     counted: Option<Arc<Router>>,
-    protocol: Protocol,
+    spoken: Spoken,
     down: watch::Receiver<bool>,
 ) {
     let mut stop = down.clone();
@@ -226,9 +242,10 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
             Ok((stream, _)) => {
                 let (app, down, connected) =
                     (app.clone(), down.clone(), counted.as_ref().map(Connected::new));
+                let spoken = spoken.clone();
                 tokio::spawn(async move {
                     let _connected = connected;
-                    connection(stream, app, protocol, &down).await;
+                    connection(stream, app, spoken, &down).await;
                 });
             }
             Err(error) => {
@@ -243,18 +260,28 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
 async fn connection<A: ServerApp>(
     stream: TcpStream,
     app: Arc<A>,
-    protocol: Protocol,
+    spoken: Spoken,
     down: &watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
-        return;
-    }
-    let mut next = app.process_new(Box::new(Client::new(stream)), down).await;
+    let Some(client) = greet(stream, spoken).await else { return };
+    let mut next = app.process_new(Box::new(client), down).await;
     while let Some(stream) = next {
         next = app.process_new(stream, down).await;
     }
+}
+
+/// What comes before the first request: a handshake, or HTTP/2's preface. `None` when it failed or took too long.
+async fn greet(stream: TcpStream, Spoken { protocol, tls }: Spoken) -> Option<Client> {
+    if let Some(tls) = tls {
+        let accepted = server::accept(stream, tls.load_full()).await;
+        return accepted.inspect_err(|error| tracing::debug!(%error, "TLS handshake failed")).ok();
+    }
+    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
+        return None;
+    }
+    Some(Client::new(stream))
 }
 
 /// Notices a client whose host has vanished without a word.

@@ -22,6 +22,8 @@ use picker::load::Load;
 
 use crate::clock::Clock;
 use crate::metrics::EndpointMetrics;
+use crate::tls::client::EndpointTls;
+use crate::upstream::Transport;
 use booking::Making;
 use load::{Ours, Sample};
 use pace::LearnedPace;
@@ -36,6 +38,8 @@ pub(crate) struct Endpoint {
     /// The `Host` of requests that go there.
     pub(crate) host: HeaderValue,
     pub(crate) url: config::EndpointUrl,
+    /// How it is spoken to; none for clear text.
+    tls: Option<Arc<EndpointTls>>,
     /// Where to connect; none until the name has been resolved.
     address: ArcSwapOption<SocketAddr>,
     /// What the engine last said.
@@ -58,7 +62,12 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// An endpoint that nothing is known of yet.
-    pub(crate) fn new(id: EndpointId, endpoint: &config::Endpoint, metrics: EndpointMetrics) -> Self {
+    pub(crate) fn new(
+        id: EndpointId,
+        endpoint: &config::Endpoint,
+        tls: Option<Arc<EndpointTls>>,
+        metrics: EndpointMetrics,
+    ) -> Self {
         let name = endpoint.name.as_str().to_owned();
         let header = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("endpoint"));
         Self {
@@ -67,6 +76,7 @@ impl Endpoint {
             host: header(endpoint.url.authority()),
             name,
             url: endpoint.url.clone(),
+            tls,
             address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
             metrics,
@@ -98,8 +108,12 @@ impl Endpoint {
         }
     }
 
-    /// Where to connect. Resolves the name when that is not known; `None` when it does not resolve.
-    pub(crate) async fn address(&self) -> Option<SocketAddr> {
+    /// Where to connect, and how. Resolves the name when that is not known; `None` when it does not resolve.
+    pub(crate) async fn transport(&self) -> Option<Transport> {
+        Some(Transport { address: self.address().await?, tls: self.tls.clone() })
+    }
+
+    async fn address(&self) -> Option<SocketAddr> {
         if let Some(address) = self.address.load().as_deref() {
             return Some(*address);
         }

@@ -106,7 +106,7 @@ impl Forward<'_> {
         let exchange = async { tokio::join!(biased; exchange, learning).0 };
         let mut answer = match unless_gone(self.session, exchange).await? {
             Ok(answer) => answer,
-            Err(ExchangeError::Gone) => return Ok(None),
+            Err(ExchangeError::Gone | ExchangeError::Tls(_)) => return Ok(None),
             Err(ExchangeError::NoByte | ExchangeError::Broken) => {
                 return Err(Stop::Refuse(Kind::UpstreamBroke));
             }
@@ -245,8 +245,7 @@ async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> 
 }
 
 async fn connect(router: &Router, endpoint: &Endpoint) -> Option<Connection> {
-    let address = endpoint.address().await?;
-    router.upstream.connect(address).await.ok()
+    router.upstream.connect(endpoint.transport().await?).await.ok()
 }
 
 /// Runs `work` to its end unless the client leaves first.
