@@ -110,7 +110,7 @@ fn system_authorities() -> Result<RootCertStore, TlsError> {
 
 /// Takes every certificate. The other side still has to hold the key of the one that it shows.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+pub(super) struct AnyCertificate(pub(super) Arc<CryptoProvider>);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
