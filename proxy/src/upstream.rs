@@ -6,6 +6,8 @@
 //! whether an engine that broke had answered anything: only a connection taken from the pool that died
 //! without a byte may be tried again.
 
+#[cfg(test)]
+mod over_tls;
 mod wire;
 
 use std::collections::HashMap;

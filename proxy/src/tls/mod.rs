@@ -10,7 +10,7 @@ pub(crate) mod secure;
 pub(crate) mod server;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::{Arc, LazyLock};
 
