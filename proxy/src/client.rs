@@ -1,4 +1,4 @@
-//! A client's connection: a TCP stream with buffers of the right size, that knows when its client has left.
+//! A client's connection: a TCP or TLS stream with buffers of the right size, that knows when its client has left.
 //!
 //! The head and a prompt of ten KB arrive in one read, and the head and body of a short answer leave in one write: two
 //! system calls a request less than without buffers, at 20 KiB a connection. pingora's own listeners buffer 64 KiB, and
@@ -8,6 +8,8 @@
 //! read sends what has been written so far. While a request is being served ([`serving`]) it is pingora's probe of an idle
 //! client. It is answered only when the client has left: bytes of a next request are set aside for it, so they neither cut
 //! the running answer nor hide the client's leaving behind them.
+
+mod wire;
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -21,21 +23,25 @@ use bytes::{Buf, BytesMut};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
     UniqueID, UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
+
+use wire::Wire;
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
 /// Bytes of next requests that are set aside. Behind more than that a client's leaving shows only when a write fails.
 const AHEAD_BYTES_MAX: usize = 256 * 1024;
+
 /// A connection that pingora's sessions can run on.
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: BufWriter<TcpStream>,
+    stream: BufWriter<Wire>,
     /// Read and not yet asked for.
     ahead: BytesMut,
     /// A request has been read whole and its answer is not: whoever reads now only asks whether the client is there.
@@ -53,15 +59,24 @@ pub(crate) fn serving(session: &ServerSession, serving: bool) {
 }
 
 impl Client {
-    /// Buffers a connection.
+    /// Buffers a connection in clear text.
     pub(crate) fn new(stream: TcpStream) -> Self {
-        let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, stream);
+        Self::over(Wire::Plain(stream))
+    }
+
+    /// Buffers a connection whose handshake is done. A short answer is one record.
+    pub(crate) fn over_tls(stream: TlsStream<BufReader<TcpStream>>) -> Self {
+        Self::over(Wire::Tls(Box::new(stream)))
+    }
+
+    fn over(wire: Wire) -> Self {
+        let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, wire);
         Self { stream, ahead: BytesMut::new(), serving: AtomicBool::new(false) }
     }
 
-    /// Sends what waits in the write buffer.
+    /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.stream.buffer().is_empty() {
+        if self.stream.buffer().is_empty() && !self.stream.get_ref().holds_back() {
             return Ok(());
         }
         match Pin::new(&mut self.stream).poll_flush(context) {
@@ -155,7 +170,11 @@ impl UniqueID for Client {
     }
 }
 
-impl Ssl for Client {}
+impl Ssl for Client {
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.stream.get_ref().protocol()
+    }
+}
 
 impl Peek for Client {}
 

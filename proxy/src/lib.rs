@@ -2,7 +2,7 @@
 //!
 //! The folders read as the path of a request: [`mod@serve`] binds the listeners, `request` reads a body whole, decides,
 //! forwards the original bytes and streams the answer back; `endpoints` is the fleet and what its engines last said;
-//! `upstream` is one HTTP/1.1 exchange with an engine; `learn` is what answers teach; `admin` is what operators see.
+//! `upstream` is one HTTP/1.1 exchange with an engine; `tls` is what both sides' TLS needs; `learn` is what answers teach; `admin` is what operators see.
 
 mod admin;
 mod client;
@@ -20,6 +20,7 @@ pub mod reload;
 mod request;
 mod router;
 pub mod serve;
+mod tls;
 mod upstream;
 
 #[cfg(feature = "lab")]

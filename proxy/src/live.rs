@@ -1,12 +1,19 @@
 //! One configuration at work. A reload builds the next one beside it and swaps it in as a whole.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
 use picker::belief::JoinError;
+use rustls::ServerConfig;
 
+use crate::edge::Edge;
+use crate::edge::access_log::{AccessLog, Sink};
+use crate::edge::traces::{self, NoTraces};
 use crate::endpoints::Endpoint;
 use crate::pool::Pool;
+use crate::tls::{TlsError, server};
 
 /// A configuration and what was built from it. Never changed, only replaced.
 pub(crate) struct Live {
@@ -15,27 +22,58 @@ pub(crate) struct Live {
     pub(crate) config: Config,
     /// In the order of the configuration.
     pub(crate) pools: Vec<Arc<Pool>>,
+    pub(crate) edge: Edge,
+    /// Of each listener; none for clear text. A handshake takes what is there.
+    pub(crate) tls: Vec<Option<Arc<ServerConfig>>>,
+    pub(crate) access_log: Option<Arc<AccessLog>>,
+}
+
+/// What cannot be had of a configuration that is right by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The system refused the memory, or a fleet is larger than an index.
+    #[error("index: {0}")]
+    Index(#[from] JoinError),
+    /// A certificate or a key that cannot be used.
+    #[error("tls: {0}")]
+    Tls(#[from] TlsError),
+    /// A file that cannot be appended to, or no thread to write it.
+    #[error("access_log: {path}: {cause}")]
+    AccessLog {
+        /// Where lines were to go.
+        path: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Spans without the means for them.
+    #[error(transparent)]
+    Traces(#[from] NoTraces),
 }
 
 impl Live {
-    /// What a router starts with. Errors: an index that cannot be had.
-    pub(crate) fn first(config: Config) -> Result<Self, JoinError> {
+    /// What a router starts with. Errors: what cannot be had.
+    pub(crate) fn first(config: Config) -> Result<Self, BuildError> {
         Self::build(config, 1, None)
     }
 
-    /// The next one. Pools of the same name keep what they know, and their endpoints. Nothing is changed that requests see.
-    /// Errors: an index that cannot be had.
-    pub(crate) fn after(&self, config: Config) -> Result<Self, JoinError> {
+    /// The next one. Pools of the same name keep what they know, and their endpoints; tenants what they have used up. Nothing
+    /// is changed that requests see. Errors: what cannot be had.
+    pub(crate) fn after(&self, config: Config) -> Result<Self, BuildError> {
         Self::build(config, self.version + 1, Some(self))
     }
 
-    fn build(config: Config, version: u64, before: Option<&Self>) -> Result<Self, JoinError> {
+    fn build(config: Config, version: u64, before: Option<&Self>) -> Result<Self, BuildError> {
+        traces::supported(config.traces.as_deref())?;
         let pool = |pool: &config::Pool| {
             let before = before.and_then(|before| before.pool(&pool.name));
-            Pool::build(pool.clone(), before.map(Arc::as_ref)).map(Arc::new)
+            Pool::build(pool.clone(), config.edge.client_key, before.map(Arc::as_ref)).map(Arc::new)
         };
         let pools = config.pools.iter().map(pool).collect::<Result<_, _>>()?;
-        Ok(Self { version, config, pools })
+        let tls = listeners(&config, before)?;
+        let edge = Edge::after(before.map(|before| &before.edge), &config.edge);
+        // Last: a file that is opened anew is taken at once.
+        let access_log = access_log(&config, before)?;
+        Ok(Self { version, config, pools, edge, tls, access_log })
     }
 
     /// The pool of that name.
@@ -47,4 +85,36 @@ impl Live {
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = (&Arc<Pool>, &Arc<Endpoint>)> {
         self.pools.iter().flat_map(|pool| pool.endpoints().map(move |endpoint| (pool, endpoint)))
     }
+
+    /// Opens the access log anew: its file may have been renamed. Errors: it cannot be opened; the old one goes on.
+    pub(crate) fn reopen_access_log(&self) -> Result<(), BuildError> {
+        access_log(&self.config, Some(self)).map(|_| ())
+    }
+}
+
+/// TLS of each listener; what is as it was stays, so that clients can resume.
+fn listeners(config: &Config, before: Option<&Live>) -> Result<Vec<Option<Arc<ServerConfig>>>, TlsError> {
+    let made = |(place, listener): (usize, &config::Listener)| {
+        let was = before.and_then(|before| before.config.listeners.get(place));
+        if let Some(before) = before.filter(|_| was.is_some_and(|was| was.tls == listener.tls)) {
+            return Ok(before.tls.get(place).cloned().flatten());
+        }
+        listener.tls.as_ref().map(server::config).transpose()
+    };
+    config.listeners.iter().enumerate().map(made).collect()
+}
+
+fn access_log(config: &Config, before: Option<&Live>) -> Result<Option<Arc<AccessLog>>, BuildError> {
+    let Some(to) = &config.access_log else { return Ok(None) };
+    let path = match to {
+        config::AccessLog::Stdout => PathBuf::from("stdout"),
+        config::AccessLog::File(path) => path.clone(),
+    };
+    let failed = |cause| BuildError::AccessLog { path: path.display().to_string(), cause };
+    let sink = Sink::open(to).map_err(failed)?;
+    if let Some(log) = before.and_then(|before| before.access_log.clone()) {
+        log.switch(sink);
+        return Ok(Some(log));
+    }
+    AccessLog::start(sink).map(|log| Some(Arc::new(log))).map_err(failed)
 }

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use config::Config;
-use picker::belief::JoinError;
 use tokio::sync::Semaphore;
 
 use crate::admin::recent::Recent;
 use crate::clock::Clock;
 use crate::drain::Connections;
-use crate::live::Live;
+use crate::live::{BuildError, Live};
 use crate::metrics::Metrics;
 use crate::pool::{Knowledge, Pool};
 
@@ -33,8 +32,8 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// A router for a checked configuration; nothing runs yet. Errors: an index that cannot be had.
-    pub(crate) fn new(config: Config) -> Result<Arc<Self>, JoinError> {
+    /// A router for a checked configuration; nothing runs yet. Errors: what cannot be had of it.
+    pub(crate) fn new(config: Config) -> Result<Arc<Self>, BuildError> {
         let bodies = Arc::new(Semaphore::new(config.limits.bodies_bytes_max / PERMIT_BYTES));
         Ok(Arc::new(Self {
             live: ArcSwap::from_pointee(Live::first(config)?),

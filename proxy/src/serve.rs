@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::{Pool, Protocol};
-use picker::belief::{JoinError, Memory};
+use picker::belief::Memory;
 use pingora_core::apps::ServerApp;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -23,10 +23,13 @@ use tokio::time::{interval, sleep, timeout};
 use crate::admin::Admin;
 use crate::client::Client;
 use crate::drain::{Connected, signalled};
+pub use crate::live::BuildError;
 use crate::memory;
 use crate::reload::{Read, Reloader};
-use crate::request::Front;
+use crate::request::{Entrance, Front};
 use crate::router::Router;
+pub use crate::tls::TlsError;
+use crate::tls::server;
 
 /// Connections that may wait to be accepted; the system caps it at its own limit.
 const BACKLOG: u32 = 65_535;
@@ -74,9 +77,9 @@ pub enum StartError {
     /// No handler for signals.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// The system refused the memory, or the fleet is larger than the index.
-    #[error("index: {0}")]
-    Index(#[from] JoinError),
+    /// What cannot be had of a configuration that is right by itself.
+    #[error(transparent)]
+    Build(#[from] BuildError),
 }
 
 /// A router that runs.
@@ -111,15 +114,19 @@ pub fn start(read: Read, data: &Handle, control: &Handle) -> Result<Running, Sta
     let until = Until(end.clone());
     let reloader = Reloader::new(router.clone(), read, control.clone(), until.clone());
     let mut listeners = Vec::new();
-    for ((socket, address), protocol) in sockets {
+    for (place, ((socket, address), protocol)) in sockets.into_iter().enumerate() {
         listeners.push(address);
-        let (h2c, loopback) = (protocol == Protocol::H2c, address.ip().is_loopback());
+        let tls = router.live().tls.get(place).is_some_and(Option::is_some).then_some(place);
+        let spoken = Spoken { protocol, tls };
         let of = router.clone();
-        let front = move || Arc::new(Front::new(of.clone(), h2c, loopback));
-        data.spawn(accept(socket, front, Some(router.clone()), protocol, down.clone()));
+        let front = move |peer: SocketAddr| {
+            let entrance = Entrance { listener: address, peer: peer.ip(), tls: tls.is_some() };
+            Arc::new(Front::new(of.clone(), entrance, protocol == Protocol::H2c))
+        };
+        data.spawn(accept(socket, front, Some(router.clone()), spoken, down.clone()));
     }
     let admin_app = Arc::new(Admin::new(router.clone(), reloader.clone()));
-    control.spawn(accept(admin_socket, move || admin_app.clone(), None, Protocol::Http1, end.clone()));
+    control.spawn(accept(admin_socket, move |_| admin_app.clone(), None, Spoken::default(), end.clone()));
     control.spawn(until.clone().run(upkeep(router.clone())));
     control.spawn(until.clone().run(learning(router.clone())));
     control.spawn(until.clone().run(reloader.clone().at_hangups(hangups)));
@@ -232,12 +239,20 @@ async fn learning(router: Arc<Router>) {
     }
 }
 
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Default)]
+struct Spoken {
+    protocol: Protocol,
+    /// The listener's place, where it speaks TLS: the configuration at work has the certificates.
+    tls: Option<usize>,
+}
+
 /// Accepts until told to stop. With a router, connections are counted for its drain.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
-    app: impl Fn() -> Arc<A>,
+    app: impl Fn(SocketAddr) -> Arc<A>,
     counted: Option<Arc<Router>>,
-    protocol: Protocol,
+    spoken: Spoken,
     down: watch::Receiver<bool>,
 ) {
     let mut stop = down.clone();
@@ -247,11 +262,13 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
             _ = stop.wait_for(|down| *down) => return,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let (app, down, connected) = (app(), down.clone(), counted.as_ref().map(Connected::new));
+            Ok((stream, peer)) => {
+                let (app, down, connected) = (app(peer), down.clone(), counted.as_ref().map(Connected::new));
+                let router = counted.clone();
                 tokio::spawn(async move {
                     let _connected = connected;
-                    connection(stream, app, protocol, &down).await;
+                    let Some(client) = greet(stream, spoken, router.as_deref()).await else { return };
+                    connection(client, app, &down).await;
                 });
             }
             Err(error) => {
@@ -263,21 +280,29 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
 }
 
 /// One connection of a client, to its end.
-async fn connection<A: ServerApp>(
-    stream: TcpStream,
-    app: Arc<A>,
-    protocol: Protocol,
-    down: &watch::Receiver<bool>,
-) {
-    let _ = stream.set_nodelay(true);
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-    if protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
-        return;
-    }
-    let mut next = app.process_new(Box::new(Client::new(stream)), down).await;
+async fn connection<A: ServerApp>(client: Client, app: Arc<A>, down: &watch::Receiver<bool>) {
+    let mut next = app.process_new(Box::new(client), down).await;
     while let Some(stream) = next {
         next = app.process_new(stream, down).await;
     }
+}
+
+/// What comes before the first request: a handshake, or HTTP/2's preface. `None` when it failed or took too long.
+async fn greet(stream: TcpStream, spoken: Spoken, router: Option<&Router>) -> Option<Client> {
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
+    if let (Some(place), Some(router)) = (spoken.tls, router) {
+        let tls = router.live().tls.get(place).cloned().flatten()?;
+        let failed = |error: &io::Error| {
+            router.metrics.handshake_failed();
+            tracing::debug!(%error, "TLS handshake failed");
+        };
+        return server::accept(stream, tls).await.inspect_err(failed).ok();
+    }
+    if spoken.protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
+        return None;
+    }
+    Some(Client::new(stream))
 }
 
 /// Notices a client whose host has vanished without a word.

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 exchange with an engine: connect, send head and body, wait for the first byte.
+//! One HTTP/1.1 exchange with an engine, over TCP or TLS: connect, send head and body, wait for the first byte.
 //!
 //! Head and body leave in one vectored write, which saves a segment, a system call and a copy a request. While a large
 //! body is still being written the connection is watched for an early answer (a 413, a 401), which would otherwise be
@@ -6,20 +6,23 @@
 //! whether an engine that broke had answered anything: only a connection taken from the pool that died
 //! without a byte may be tried again.
 
+#[cfg(test)]
+mod over_tls;
+mod wire;
+
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use pingora_core::protocols::http::v1::client::HttpSession;
-use pingora_core::protocols::l4::stream::Stream as Tcp;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
+
+use crate::tls::handshake::HandshakeError;
+pub(crate) use wire::Transport;
+use wire::{Key, Wire};
 
 /// A larger body may meet an early answer while it is being written.
 const WATCHED_BODY_BYTES: usize = 64 * 1024;
@@ -32,29 +35,29 @@ const IDLE_CONNECTIONS_MAX: usize = 1_024;
 /// have been worked on.
 const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
 
-/// Connections to engines, pooled by address.
+/// Connections to engines, pooled by address and by the settings of TLS.
 ///
 /// The pool is a stack per engine under one short lock: the newest connection is taken, which is the likeliest to live. A
 /// connection is looked at when it is taken, and [`Upstream::sweep`] closes those that nobody took. pingora's own pool
 /// has a task, a timer and a `getpeername` for every request; the figures are in ARCHITECTURE.md.
 pub(crate) struct Upstream {
-    pool: Mutex<HashMap<SocketAddr, Vec<Idle>>>,
+    pool: Mutex<HashMap<Key, Vec<Idle>>>,
     connect: Duration,
     idle: Duration,
 }
 
 /// A connection that waits for its next request.
 struct Idle {
-    stream: Box<Tcp>,
+    wire: Wire,
     since: Instant,
 }
 
 /// A connection that nothing of this request has been written to.
 pub(crate) struct Connection {
-    stream: Box<Tcp>,
+    wire: Wire,
     /// Taken from the pool: the engine may have closed it already.
     reused: bool,
-    engine: SocketAddr,
+    engine: Transport,
 }
 
 /// A request as it goes on the wire.
@@ -76,6 +79,9 @@ pub(crate) enum ConnectError {
     Refused,
     #[error("connect failed")]
     Failed,
+    /// The connection stands and is of no use.
+    #[error(transparent)]
+    Tls(#[from] HandshakeError),
 }
 
 /// Why there is no answer.
@@ -84,6 +90,9 @@ pub(crate) enum ExchangeError {
     /// A pooled connection was dead and a new one cannot be had: nothing has begun.
     #[error("gone since the last request")]
     Gone,
+    /// A new connection was refused when the request was on its way: nothing has begun.
+    #[error(transparent)]
+    Tls(HandshakeError),
     /// The connection ended before a byte of an answer.
     #[error("closed without an answer")]
     NoByte,
@@ -100,7 +109,7 @@ pub(crate) struct Answer {
     pub(crate) session: HttpSession,
     /// The request did not leave whole, so the connection is of no further use.
     partial: bool,
-    engine: SocketAddr,
+    engine: Transport,
 }
 
 impl Upstream {
@@ -110,28 +119,24 @@ impl Upstream {
     }
 
     /// A pooled connection if there is one that lives, else a new one.
-    pub(crate) async fn connect(&self, engine: SocketAddr) -> Result<Connection, ConnectError> {
-        while let Some(Idle { mut stream, since }) = self.take(engine) {
-            if since.elapsed() < self.idle && is_silent(&mut stream) {
-                return Ok(Connection { stream, reused: true, engine });
+    pub(crate) async fn connect(&self, engine: Transport) -> Result<Connection, ConnectError> {
+        while let Some(Idle { mut wire, since }) = self.take(engine.key()) {
+            if since.elapsed() < self.idle && wire.is_silent() {
+                return Ok(Connection { wire, reused: true, engine });
             }
         }
         self.connect_anew(engine).await
     }
 
-    fn take(&self, engine: SocketAddr) -> Option<Idle> {
-        self.pool.lock().get_mut(&engine)?.pop()
+    fn take(&self, key: Key) -> Option<Idle> {
+        self.pool.lock().get_mut(&key)?.pop()
     }
 
-    /// A new connection.
-    pub(crate) async fn connect_anew(&self, engine: SocketAddr) -> Result<Connection, ConnectError> {
-        let stream = timeout(self.connect, TcpStream::connect(engine)).await;
-        let stream = stream.map_err(|_| ConnectError::Timeout)?.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectError::Refused,
-            _ => ConnectError::Failed,
-        })?;
-        stream.set_nodelay(true).map_err(|_| ConnectError::Failed)?;
-        Ok(Connection { stream: Box::new(Tcp::from(stream)), reused: false, engine })
+    /// A new connection, with TLS its handshake included.
+    pub(crate) async fn connect_anew(&self, engine: Transport) -> Result<Connection, ConnectError> {
+        let wire =
+            timeout(self.connect, Wire::connect(&engine)).await.map_err(|_| ConnectError::Timeout)??;
+        Ok(Connection { wire, reused: false, engine })
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that turns out dead
@@ -144,13 +149,14 @@ impl Upstream {
         request: Request<'_>,
         first_byte: Duration,
     ) -> Result<Answer, ExchangeError> {
-        let (reused, engine, started) = (connection.reused, connection.engine, Instant::now());
-        match connection.exchange(request, first_byte).await {
-            Err(ExchangeError::NoByte) if reused && started.elapsed() < KEEP_ALIVE_RACE => {
+        let again = connection.reused.then(|| connection.engine.clone());
+        let started = Instant::now();
+        match (connection.exchange(request, first_byte).await, again) {
+            (Err(ExchangeError::NoByte), Some(engine)) if started.elapsed() < KEEP_ALIVE_RACE => {
                 let anew = self.connect_anew(engine).await.map_err(|_| ExchangeError::Gone)?;
                 anew.exchange(request, first_byte).await
             }
-            outcome => outcome,
+            (outcome, _) => outcome,
         }
     }
 
@@ -161,33 +167,27 @@ impl Upstream {
             return;
         }
         session.respect_keepalive();
-        let Some(stream) = session.reuse().await.and_then(|stream| stream.into_any().downcast().ok()) else {
+        let Some(wire) = session.reuse().await.and_then(|stream| Wire::of(stream, &engine)) else {
             return;
         };
         let mut pool = self.pool.lock();
-        let waiting = pool.entry(engine).or_default();
+        let waiting = pool.entry(engine.key()).or_default();
         if waiting.len() < IDLE_CONNECTIONS_MAX {
-            waiting.push(Idle { stream, since: Instant::now() });
+            waiting.push(Idle { wire, since: Instant::now() });
         }
     }
 
-    /// Closes connections that have waited too long. To be called about once a second.
+    /// Closes connections that have waited too long, and forgets engines that have none. To be called about once a second.
     pub(crate) fn sweep(&self) {
-        let old = |waiting: &mut Vec<Idle>| {
+        let mut closed = Vec::new();
+        self.pool.lock().retain(|_, waiting| {
             let fresh = waiting.partition_point(|idle| idle.since.elapsed() >= self.idle);
-            waiting.drain(..fresh).collect::<Vec<_>>()
-        };
-        let closed: Vec<_> = self.pool.lock().values_mut().map(old).collect();
+            closed.extend(waiting.drain(..fresh));
+            !waiting.is_empty()
+        });
         // Closed outside the lock.
         drop(closed);
     }
-}
-
-/// Whether an idle connection is open and nothing has come on it: an engine speaks only when asked.
-fn is_silent(stream: &mut Tcp) -> bool {
-    let mut byte = [0];
-    let mut context = Context::from_waker(Waker::noop());
-    Pin::new(stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
 }
 
 impl Connection {
@@ -196,12 +196,18 @@ impl Connection {
     }
 
     async fn head_of_answer(mut self, request: Request<'_>) -> Result<Answer, ExchangeError> {
-        let (first, partial) = self.first_bytes(request).await.map_err(|_| ExchangeError::NoByte)?;
-        self.stream.rewind(&first);
-        let mut session = HttpSession::new(self.stream);
+        let (first, partial) = self.first_bytes(request).await.map_err(|_| self.no_byte())?;
+        self.wire.rewind(first);
+        let mut session = self.wire.into_session();
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
         Ok(Answer { session, partial: partial || request.bodiless, engine: self.engine })
+    }
+
+    /// Why not a byte came.
+    fn no_byte(&self) -> ExchangeError {
+        let refusal = if self.reused { None } else { self.wire.refusal() };
+        refusal.map_or(ExchangeError::NoByte, ExchangeError::Tls)
     }
 
     /// The first bytes of the answer, never none, and whether they came before the request had left.
@@ -209,14 +215,14 @@ impl Connection {
         let (sent, early) = if request.body.len() > WATCHED_BODY_BYTES {
             self.send_watching(request).await
         } else {
-            (send(&mut self.stream, request).await, None)
+            (send(&mut self.wire, request).await, None)
         };
         if let Some(early) = early {
             return Ok((early, true));
         }
         let mut first = BytesMut::with_capacity(FIRST_READ_BYTES);
         // An engine that refuses may have answered before it closed: look, also when the write failed.
-        match self.stream.read_buf(&mut first).await {
+        match self.wire.read_buf(&mut first).await {
             Ok(1..) => Ok((first, sent.is_err())),
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => Err(error),
@@ -225,7 +231,7 @@ impl Connection {
 
     /// Writes a request unless an answer comes first.
     async fn send_watching(&mut self, request: Request<'_>) -> (io::Result<()>, Option<BytesMut>) {
-        let (mut reader, mut writer) = tokio::io::split(&mut self.stream);
+        let (mut reader, mut writer) = tokio::io::split(&mut self.wire);
         let mut early = BytesMut::with_capacity(FIRST_READ_BYTES);
         tokio::select! {
             biased;
@@ -248,6 +254,8 @@ async fn send(into: &mut (impl AsyncWrite + Unpin), request: Request<'_>) -> io:
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::net::SocketAddr;
+
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -267,7 +275,7 @@ mod tests {
     async fn pooled(upstream: &Upstream) -> (SocketAddr, TcpListener, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = listener.local_addr().unwrap();
-        let connection = upstream.connect(peer).await.unwrap();
+        let connection = upstream.connect(peer.into()).await.unwrap();
         let (mut engine, _) = listener.accept().await.unwrap();
         let serve = async {
             read_request(&mut engine).await;
@@ -284,7 +292,7 @@ mod tests {
         let upstream = Upstream::new(SECOND, SECOND);
         let (peer, listener, mut engine) = pooled(&upstream).await;
         drop(listener);
-        let connection = upstream.connect(peer).await.unwrap();
+        let connection = upstream.connect(peer.into()).await.unwrap();
         assert!(connection.reused);
         let die = async {
             read_request(&mut engine).await;
@@ -300,7 +308,7 @@ mod tests {
         let (peer, listener, mut engine) = pooled(&upstream).await;
         upstream.sweep();
         assert_eq!(engine.read(&mut [0]).await.unwrap(), 0, "closed");
-        let (connection, _) = tokio::join!(upstream.connect(peer), listener.accept());
+        let (connection, _) = tokio::join!(upstream.connect(peer.into()), listener.accept());
         assert!(!connection.unwrap().reused);
     }
 
@@ -310,12 +318,12 @@ mod tests {
         let (peer, listener, mut engine) = pooled(&upstream).await;
         engine.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
         let spoken = async {
-            while upstream.pool.lock().get_mut(&peer).is_some_and(|idle| is_silent(&mut idle[0].stream)) {
+            while upstream.pool.lock().get_mut(&(peer, 0)).is_some_and(|idle| idle[0].wire.is_silent()) {
                 tokio::task::yield_now().await;
             }
         };
         timeout(SECOND, spoken).await.unwrap();
-        let (connection, _) = tokio::join!(upstream.connect(peer), listener.accept());
+        let (connection, _) = tokio::join!(upstream.connect(peer.into()), listener.accept());
         assert!(!connection.unwrap().reused);
     }
 
@@ -323,7 +331,7 @@ mod tests {
     async fn a_dead_pooled_connection_is_replaced() {
         let upstream = Upstream::new(SECOND, SECOND);
         let (peer, listener, mut engine) = pooled(&upstream).await;
-        let connection = upstream.connect(peer).await.unwrap();
+        let connection = upstream.connect(peer.into()).await.unwrap();
         let die = async {
             read_request(&mut engine).await;
             drop(engine);

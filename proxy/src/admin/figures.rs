@@ -1,16 +1,23 @@
-//! An endpoint's figures for the metrics page.
+//! Figures of endpoints and tenants for the metrics page.
 
 use std::time::Instant;
 
 use crate::clock::Clock;
 use crate::endpoints::Endpoint;
-use crate::metrics::{Figures, Row};
+use crate::edge::tenants::Tenant;
+use crate::metrics::{Figures, Row, TenantFigures};
 use crate::pool::Pool;
 
 /// The endpoint as it is now.
-pub(super) fn row(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Row {
-    let (endpoint_name, pool_name) = (endpoint.name.clone(), pool.config.name.clone());
-    Row { endpoint: endpoint_name, pool: pool_name, figures: figures(pool, endpoint, clock) }
+pub(super) fn row(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Row<Figures> {
+    let labels = format!("endpoint=\"{}\",pool=\"{}\"", endpoint.name, pool.config.name);
+    Row { labels, figures: figures(pool, endpoint, clock) }
+}
+
+/// The tenant as it is now.
+pub(super) fn tenant(tenant: &Tenant) -> Row<TenantFigures> {
+    let labels = format!("tenant=\"{}\"", tenant.name);
+    Row { labels, figures: tenant.counters.figures(tenant.limits.in_flight()) }
 }
 
 fn figures(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Figures {

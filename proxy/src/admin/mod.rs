@@ -144,7 +144,10 @@ impl Admin {
         router.metrics.memos(live.pools.iter().map(|pool| &pool.known.memo));
         let rows: Vec<_> =
             live.endpoints().map(|(pool, endpoint)| figures::row(pool, endpoint, router.clock)).collect();
-        Page { status: 200, content_type: "text/plain; version=0.0.4", body: router.metrics.render(&rows) }
+        let tenants: Vec<_> = live.edge.tenants.list().iter().map(|tenant| figures::tenant(tenant)).collect();
+        router.metrics.access_log_dropped(live.access_log.as_ref().map_or(0, |log| log.dropped()));
+        let body = router.metrics.render(&rows, &tenants);
+        Page { status: 200, content_type: "text/plain; version=0.0.4", body }
     }
 
     /// The decision that a body would get now. `?path=` names the API, chat completions by default.

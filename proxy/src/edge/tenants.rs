@@ -7,6 +7,7 @@ use http::HeaderMap;
 use super::keys::{Given, Keys, given};
 use super::limits::Limits;
 use super::salt::Isolation;
+use crate::metrics::TenantCounters;
 
 /// The tenants of a configuration. Without any, everybody passes as nobody.
 pub(crate) struct Tenants {
@@ -22,6 +23,7 @@ pub(crate) struct Tenant {
     pub(crate) limits: Limits,
     /// What keeps its prompts apart, if something does.
     pub(crate) isolation: Option<Isolation>,
+    pub(crate) counters: Arc<TenantCounters>,
 }
 
 /// A request that nobody is answerable for.
@@ -46,6 +48,7 @@ impl Tenants {
                 name: tenant.name.clone(),
                 limits: Limits::after(before.map(|tenant| &tenant.limits), &tenant.limits),
                 isolation: secret.map(|secret| Isolation::new(secret, &tenant.name)),
+                counters: before.map(|tenant| tenant.counters.clone()).unwrap_or_default(),
             })
         };
         let list: Vec<_> = edge.tenants.iter().map(tenant).collect();

@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::metrics::EndpointCounters;
 use crate::pool::Seat;
+use crate::tls::client::EndpointTls;
+use crate::upstream::Transport;
 use booking::Making;
 use load::{Ours, Sample};
 use pace::LearnedPace;
@@ -119,8 +121,12 @@ impl Endpoint {
         }
     }
 
-    /// Where to connect. Resolves the name when that is not known; `None` when it does not resolve.
-    pub(crate) async fn address(&self) -> Option<SocketAddr> {
+    /// Where to connect, and how. Resolves the name when that is not known; `None` when it does not resolve.
+    pub(crate) async fn transport(&self, tls: Option<&Arc<EndpointTls>>) -> Option<Transport> {
+        Some(Transport { address: self.address().await?, tls: tls.cloned() })
+    }
+
+    async fn address(&self) -> Option<SocketAddr> {
         if let Some(address) = self.address.load().as_deref() {
             return Some(*address);
         }

@@ -16,7 +16,7 @@ use super::load::{Ours, Sample};
 use super::{Endpoint, prometheus};
 use crate::pool::{Knowledge, Pool};
 use crate::router::Router;
-use crate::upstream::{ConnectError, Request};
+use crate::upstream::{ConnectError, ExchangeError, Request};
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
@@ -30,9 +30,9 @@ enum ScrapeError {
     #[error("host name does not resolve")]
     Resolve,
     #[error("{0}")]
-    Connect(#[from] crate::upstream::ConnectError),
+    Connect(#[from] ConnectError),
     #[error("/metrics: {0}")]
-    Exchange(#[from] crate::upstream::ExchangeError),
+    Exchange(#[from] ExchangeError),
     #[error("/metrics: status {0}, wanted 200")]
     Status(u16),
     #[error("/metrics: page over {0} bytes")]
@@ -43,6 +43,13 @@ enum ScrapeError {
     Unknown,
     #[error("/metrics: not whole after {0:?}")]
     Timeout(Duration),
+}
+
+impl ScrapeError {
+    /// Whether no request would get through either.
+    const fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Resolve | Self::Connect(_) | Self::Exchange(ExchangeError::Tls(_)))
+    }
 }
 
 /// Polls until the endpoint is retired. Each turn goes by the pool's configuration of that moment.
@@ -93,7 +100,7 @@ impl<'a> Poller<'a> {
         let config::Load { scrape_timeout: limit, page_bytes_max, .. } = pool.config.load;
         let read = self.read(pool, page_bytes_max, limit);
         let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
-        self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
+        self.endpoint.set_reachable(!outcome.as_ref().is_err_and(ScrapeError::is_unreachable));
         self.count_refusals(pool, matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
         let outcome = outcome.and_then(|()| self.learn(pool));
         let error = outcome.map_err(|error| error.to_string());
@@ -116,8 +123,9 @@ impl<'a> Poller<'a> {
     /// Reads a page into `self.page`.
     async fn read(&mut self, pool: &Pool, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
         let scraper = &pool.scraper;
-        let address = self.endpoint.address().await.ok_or(ScrapeError::Resolve)?;
-        let connection = scraper.connect(address).await?;
+        let tls = pool.tls_of(&self.endpoint);
+        let transport = self.endpoint.transport(tls).await.ok_or(ScrapeError::Resolve)?;
+        let connection = scraper.connect(transport).await?;
         self.ours = self.endpoint.ours(self.router.clock.now());
         let request = Request { head: &self.head, body: b"", bodiless: false };
         let mut answer = scraper.exchange(connection, request, limit).await?;

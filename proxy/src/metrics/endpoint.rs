@@ -1,9 +1,6 @@
 //! What is counted of each endpoint, and its lines on the page.
-//!
-//! Not through the recorder: that keeps a series for good, and an endpoint's are to go with it.
 
-use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::rows::{Count, Family, Series, counter, gauge};
 
 /// Figures of one endpoint that are counted as they happen.
 #[derive(Debug, Default)]
@@ -17,17 +14,6 @@ pub(crate) struct EndpointCounters {
     pub(crate) predicted_tokens: Count,
     pub(crate) cached_tokens: Count,
     pub(crate) prompt_tokens: Count,
-}
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-/// An endpoint at one moment. Names are safe in a label by their check.
-pub(crate) struct Row {
-    pub(crate) endpoint: String,
-    pub(crate) pool: String,
-    pub(crate) figures: Figures,
 }
 
 /// What a row shows.
@@ -56,30 +42,8 @@ pub(crate) struct Figures {
     pub(crate) drops: u64,
 }
 
-/// A metric: its name, kind and help, and its series of an endpoint.
-struct Family {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    series: Series,
-}
-
-enum Series {
-    /// One.
-    One(fn(&Figures) -> f64),
-    /// One for each value of a further label.
-    By(&'static str, &'static [&'static str], fn(&Figures, usize) -> f64),
-}
-
-const fn gauge(name: &'static str, figure: fn(&Figures) -> f64, help: &'static str) -> Family {
-    Family { name, kind: "gauge", help, series: Series::One(figure) }
-}
-
-const fn counter(name: &'static str, figure: fn(&Figures) -> f64, help: &'static str) -> Family {
-    Family { name, kind: "counter", help, series: Series::One(figure) }
-}
-
-const FAMILIES: [Family; 21] = [
+/// What the page shows of each endpoint.
+pub(super) const FAMILIES: [Family<Figures>; 21] = [
     Family {
         name: "prefixroute_endpoint_answers_total",
         kind: "counter",
@@ -190,76 +154,3 @@ const FAMILIES: [Family; 21] = [
         "Times that an endpoint's whole belief was dropped: restart, sleep, refused connects, misses.",
     ),
 ];
-
-/// Adds the families of all endpoints to a page.
-pub(super) fn render(rows: &[Row], page: &mut String) {
-    for family in &FAMILIES {
-        // Writing to a text cannot fail.
-        let _ = writeln!(page, "# HELP {} {}", family.name, family.help);
-        let _ = writeln!(page, "# TYPE {} {}", family.name, family.kind);
-        rows.iter().for_each(|row| family.line(row, page));
-        page.push('\n');
-    }
-}
-
-impl Family {
-    fn line(&self, row: &Row, page: &mut String) {
-        let Row { endpoint, pool, figures } = row;
-        let name = self.name;
-        match self.series {
-            Series::One(figure) => {
-                let figure = figure(figures);
-                let _ = writeln!(page, "{name}{{endpoint=\"{endpoint}\",pool=\"{pool}\"}} {figure}");
-            }
-            Series::By(label, values, figure) => {
-                for (place, value) in values.iter().enumerate() {
-                    let figure = figure(figures, place);
-                    let _ = writeln!(
-                        page,
-                        "{name}{{endpoint=\"{endpoint}\",pool=\"{pool}\",{label}=\"{value}\"}} {figure}"
-                    );
-                }
-            }
-        }
-    }
-}
-
-impl Count {
-    /// Counts on.
-    pub(crate) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    /// What it has come to.
-    pub(crate) fn read(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_has_each_family_once_and_a_line_for_each_series() {
-        let row = |endpoint: &str| Row {
-            endpoint: endpoint.to_owned(),
-            pool: "p".to_owned(),
-            figures: Figures { scrapes: [7, 1], in_flight: 3, backlog_seconds: 0.5, ..Figures::default() },
-        };
-        let mut page = String::new();
-        render(&[row("a"), row("b")], &mut page);
-        for line in [
-            "prefixroute_endpoint_scrapes_total{endpoint=\"a\",pool=\"p\",outcome=\"ok\"} 7\n",
-            "prefixroute_endpoint_scrapes_total{endpoint=\"b\",pool=\"p\",outcome=\"failed\"} 1\n",
-            "prefixroute_endpoint_in_flight{endpoint=\"b\",pool=\"p\"} 3\n",
-            "prefixroute_endpoint_backlog_seconds{endpoint=\"a\",pool=\"p\"} 0.5\n",
-            "# TYPE prefixroute_endpoint_in_flight gauge\n",
-        ] {
-            assert_eq!(page.matches(line).count(), 1, "{line}");
-        }
-        let lines =
-            page.lines().filter(|line| line.starts_with("prefixroute_endpoint_answers_total")).count();
-        assert_eq!(lines, 10, "five hundreds of two endpoints");
-    }
-}

@@ -5,6 +5,8 @@
 //! go with it.
 
 mod endpoint;
+mod rows;
+mod tenant;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -14,7 +16,9 @@ use picker::memo::Memo;
 use picker::read::{Api, Unreadable};
 
 use crate::reload::Outcome;
-pub(crate) use endpoint::{EndpointCounters, Figures, Row};
+pub(crate) use endpoint::{EndpointCounters, Figures};
+pub(crate) use rows::Row;
+pub(crate) use tenant::{TenantCounters, TenantFigures};
 
 const DECISION: &str = "prefixroute_decision_seconds";
 const FIRST_BYTE: &str = "prefixroute_first_byte_seconds";
@@ -36,12 +40,22 @@ pub(crate) enum Kind {
     BadRequest,
     /// 400: `cache_salt` twice.
     DuplicateSalt,
+    /// 400: a prompt of an isolated tenant that cannot be kept apart.
+    Unsalted,
+    /// 401, or 400 for keys that differ.
+    InvalidKey,
+    /// 404: no pool serves it.
+    ModelNotFound,
+    /// 404: not among the paths that are.
+    PathNotServed,
     /// 405: CONNECT.
     MethodNotAllowed,
     /// 408
     RequestTimeout,
     /// 413
     BodyTooLarge,
+    /// 429, or 413 for what a tenant may never send.
+    RateLimited,
     /// 502: nobody could be reached.
     Unreachable,
     /// 502: the upstream broke before a byte.
@@ -61,12 +75,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 18] = [
         (Self::BadRequest, "bad_request"),
         (Self::DuplicateSalt, "duplicate_salt"),
+        (Self::Unsalted, "prompt_not_isolated"),
+        (Self::InvalidKey, "invalid_api_key"),
+        (Self::ModelNotFound, "model_not_found"),
+        (Self::PathNotServed, "path_not_served"),
         (Self::MethodNotAllowed, "method_not_allowed"),
         (Self::RequestTimeout, "request_timeout"),
         (Self::BodyTooLarge, "body_too_large"),
+        (Self::RateLimited, "rate_limit_exceeded"),
         (Self::Unreachable, "unreachable"),
         (Self::UpstreamBroke, "upstream_broke"),
         (Self::UpstreamTimeout, "upstream_timeout"),
@@ -116,11 +135,19 @@ impl Metrics {
         Self { handle, handles }
     }
 
-    /// The page of `/metrics`; `rows` are the endpoints of this moment.
-    pub(crate) fn render(&self, rows: &[Row]) -> String {
+    /// The page of `/metrics`, with the endpoints and tenants of this moment.
+    pub(crate) fn render(&self, endpoints: &[Row<Figures>], tenants: &[Row<TenantFigures>]) -> String {
         let mut page = self.handle.render();
-        endpoint::render(rows, &mut page);
+        rows::render(&endpoint::FAMILIES, endpoints, &mut page);
+        if !tenants.is_empty() {
+            rows::render(&tenant::FAMILIES, tenants, &mut page);
+        }
         page
+    }
+
+    /// Lines of the access log that were lost so far.
+    pub(crate) fn access_log_dropped(&self, lines: u64) {
+        self.handles.access_log_dropped.absolute(lines);
     }
 
     /// Folds recorded samples into the buckets; without it they would pile up between two scrapes.
@@ -190,6 +217,11 @@ impl Metrics {
         self.handles.config_in_sync.set(f64::from(u8::from(in_sync)));
     }
 
+    /// A client's TLS handshake failed.
+    pub(crate) fn handshake_failed(&self) {
+        self.handles.handshake_failures.increment(1);
+    }
+
     pub(crate) fn retry(&self) {
         self.handles.retries.increment(1);
     }
@@ -211,6 +243,8 @@ struct Handles {
     reloads: [Counter; 3],
     config_version: Gauge,
     config_in_sync: Gauge,
+    handshake_failures: Counter,
+    access_log_dropped: Counter,
 }
 
 impl Handles {
@@ -232,6 +266,8 @@ impl Handles {
                 .map(|outcome| counter!("prefixroute_config_reloads_total", "outcome" => outcome)),
             config_version: gauge!("prefixroute_config_version"),
             config_in_sync: gauge!("prefixroute_config_in_sync"),
+            handshake_failures: counter!("prefixroute_tls_handshake_failures_total"),
+            access_log_dropped: counter!("prefixroute_access_log_dropped_total"),
             memo: ["hit", "miss"]
                 .map(|outcome| counter!("prefixroute_memo_lookups_total", "outcome" => outcome)),
         }
@@ -253,6 +289,8 @@ fn describe() {
     describe_counter!("prefixroute_config_reloads_total", "Readings of the configuration, by outcome.");
     describe_gauge!("prefixroute_config_version", "Configurations that were put to work so far.");
     describe_gauge!("prefixroute_config_in_sync", "1 when the configuration at work is what the file says.");
+    describe_counter!("prefixroute_tls_handshake_failures_total", "TLS handshakes of clients that failed.");
+    describe_counter!("prefixroute_access_log_dropped_total", "Lines of the access log that were lost.");
     describe_counter!("prefixroute_retries_total", "Requests that went to a further endpoint.");
     describe_histogram!(DECISION, "Time of a decision, from the body's bytes to the ordered endpoints.");
     describe_histogram!(FIRST_BYTE, "Time from a request's head to the first byte of its answer.");

@@ -65,7 +65,7 @@ impl Knowledge {
             return None;
         }
         let last =
-            |to: &&Candidate| candidates.endpoint(to.id).map_or(0, |endpoint| endpoint.last_request_ms());
+            |to: &&Candidate| candidates.member(to.id).map_or(0, |member| member.endpoint.last_request_ms());
         let probe = candidates
             .list
             .iter()

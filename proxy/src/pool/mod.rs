@@ -5,16 +5,21 @@ mod knowledge;
 use std::sync::Arc;
 use std::time::Instant;
 
-use picker::belief::{EndpointId, JoinError};
+use config::ClientKey;
+use picker::belief::EndpointId;
 use picker::chance::Draw;
 use picker::decide::{Ask, Asked, Decision, Refusal, Rules, choose};
 use picker::read::Api;
 use picker::score::Candidate;
 
 use crate::clock::Clock;
+use crate::edge::keys::Credentials;
 use crate::endpoints::Endpoint;
 use crate::endpoints::load::Sample;
-use crate::upstream::Upstream;
+use crate::live::BuildError;
+use crate::tls::TlsError;
+use crate::tls::client::{EndpointTls, PoolTls};
+use crate::upstream::{Transport, Upstream};
 pub(crate) use knowledge::{Knowledge, Seat};
 
 /// Endpoints that serve the same models, as one configuration has them. Never changed, only replaced.
@@ -35,6 +40,10 @@ pub(crate) struct Member {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Its share of the load; 0 for nothing new.
     pub(crate) weight: f64,
+    /// How it is spoken to; none for clear text.
+    tls: Option<Arc<EndpointTls>>,
+    /// What becomes of the client's key and headers on the way there.
+    pub(crate) credentials: Credentials,
 }
 
 /// The endpoints of one decision: the pool that it was made in, and which of it were candidates.
@@ -44,32 +53,49 @@ pub(crate) struct Candidates {
 }
 
 impl Candidates {
-    /// The endpoint of a candidate.
-    pub(crate) fn endpoint(&self, id: EndpointId) -> Option<&Arc<Endpoint>> {
-        self.pool.endpoints().find(|endpoint| endpoint.id() == id)
+    /// The member that a candidate is.
+    pub(crate) fn member(&self, id: EndpointId) -> Option<&Member> {
+        self.pool.fleet.iter().find(|member| member.endpoint.id() == id)
+    }
+}
+
+impl Member {
+    /// Where to connect, and how; `None` when the name does not resolve.
+    pub(crate) async fn transport(&self) -> Option<Transport> {
+        self.endpoint.transport(self.tls.as_ref()).await
     }
 }
 
 impl Pool {
     /// A pool as configured. What was known of `before`, the pool of that name, goes on; so do its endpoints of the same
-    /// name and URL. Nothing is changed that requests see. Errors: an index that cannot be had.
-    pub(crate) fn build(config: config::Pool, before: Option<&Self>) -> Result<Self, JoinError> {
+    /// name and URL. Nothing is changed that requests see. Errors: an index or TLS that cannot be had.
+    pub(crate) fn build(
+        config: config::Pool,
+        client_key: ClientKey,
+        before: Option<&Self>,
+    ) -> Result<Self, BuildError> {
         let known = match before {
             Some(before) => before.known.clone(),
             None => Arc::new(Knowledge::new(config.endpoints.len(), config.index.capacity_blocks)?),
         };
-        let member = |endpoint: &config::Endpoint| {
+        let mut tls = Tls { config: &config.tls, pool: None };
+        let mut fleet = Vec::with_capacity(config.endpoints.len());
+        for endpoint in &config.endpoints {
             let kept = before.and_then(|before| before.same(endpoint));
-            let endpoint = match kept {
-                Some(kept) => kept.clone(),
-                None => Arc::new(Endpoint::new(Seat::take(&known, config.index.capacity_blocks)?, endpoint)),
+            let kept_tls = before.filter(|before| before.config.tls == config.tls).and(kept);
+            let tls = match kept_tls {
+                Some(kept) => kept.tls.clone(),
+                None => tls.of(endpoint)?,
             };
-            Ok(endpoint)
-        };
-        let weights = config.endpoints.iter().map(|endpoint| endpoint.weight);
-        let endpoints = config.endpoints.iter().map(member).collect::<Result<Vec<_>, JoinError>>()?;
-        let fleet = endpoints.into_iter().zip(weights).map(|(endpoint, weight)| Member { endpoint, weight });
-        let fleet = fleet.collect();
+            let seat = || Seat::take(&known, config.index.capacity_blocks);
+            let credentials = Credentials::new(client_key, endpoint).unwrap_or_default();
+            let weight = endpoint.weight;
+            let endpoint = match kept {
+                Some(kept) => kept.endpoint.clone(),
+                None => Arc::new(Endpoint::new(seat()?, endpoint)),
+            };
+            fleet.push(Member { endpoint, weight, tls, credentials });
+        }
         let like = before.filter(|before| {
             before.config.tls == config.tls
                 && before.config.timeouts.connect == config.timeouts.connect
@@ -86,9 +112,15 @@ impl Pool {
         })
     }
 
-    /// The endpoint here that is the configured one.
-    fn same(&self, wanted: &config::Endpoint) -> Option<&Arc<Endpoint>> {
-        self.endpoints().find(|endpoint| endpoint.name == wanted.name.as_str() && endpoint.url == wanted.url)
+    /// The member here that is the configured endpoint.
+    fn same(&self, wanted: &config::Endpoint) -> Option<&Member> {
+        let is_wanted = |it: &Endpoint| it.name == wanted.name.as_str() && it.url == wanted.url;
+        self.fleet.iter().find(|member| is_wanted(&member.endpoint))
+    }
+
+    /// How an endpoint is spoken to; none for clear text, and for one of another pool.
+    pub(crate) fn tls_of(&self, endpoint: &Arc<Endpoint>) -> Option<&Arc<EndpointTls>> {
+        self.fleet.iter().find(|member| Arc::ptr_eq(&member.endpoint, endpoint))?.tls.as_ref()
     }
 
     /// The endpoints, in the order of the configuration.
@@ -156,6 +188,25 @@ impl Pool {
     pub(crate) fn sweep(&self) {
         self.upstream.sweep();
         self.scraper.sweep();
+    }
+}
+
+/// TLS of a pool, made when the first endpoint needs it: it reads the system's authorities.
+struct Tls<'a> {
+    config: &'a config::ClientTls,
+    pool: Option<PoolTls>,
+}
+
+impl Tls<'_> {
+    fn of(&mut self, endpoint: &config::Endpoint) -> Result<Option<Arc<EndpointTls>>, TlsError> {
+        if !endpoint.url.tls() {
+            return Ok(None);
+        }
+        let pool = match self.pool.take() {
+            Some(pool) => pool,
+            None => PoolTls::new(self.config)?,
+        };
+        self.pool.insert(pool).endpoint(endpoint.url.host()).map(Some)
     }
 }
 

@@ -141,7 +141,10 @@ impl Reloader {
     fn apply(&self, running: &mut Loaded, next: Loaded) -> Outcome {
         if running.config == next.config {
             *running = next;
-            return Outcome::Unchanged;
+            return match self.router.live().reopen_access_log() {
+                Ok(()) => Outcome::Unchanged,
+                Err(error) => Outcome::Refused { faults: vec![error.to_string()] },
+            };
         }
         let faults = changes::needing_restart(&running.config, &next.config);
         if !faults.is_empty() {

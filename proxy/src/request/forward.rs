@@ -16,16 +16,17 @@ use pingora_core::ErrorType;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 
-use super::headers::{self, Ours};
+use super::headers::{self, Changes, Ours};
 use super::read::Body;
 use super::record::Record;
+use super::reply::Refusal;
 use super::usage::Watch;
+use super::visit::Visit;
 use crate::endpoints::Endpoint;
 use crate::endpoints::booking::{Booking, Wanted};
 use crate::learn::{Answered, Prompt};
-use crate::live::Live;
 use crate::metrics::Kind;
-use crate::pool::{Candidates, Pool};
+use crate::pool::{Candidates, Member, Pool};
 use crate::router::Router;
 use crate::upstream::{Answer, Connection, ExchangeError, Request};
 
@@ -33,9 +34,9 @@ use crate::upstream::{Answer, Connection, ExchangeError, Request};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// Nothing was forwarded: the router answers.
-    Refuse(Kind),
+    Refuse(Refusal),
     /// The same, and the body was not read to its end: what follows on the connection is nobody's request.
-    Unread(Kind),
+    Unread(Refusal),
     /// The client left.
     Gone,
     /// The engine broke in the middle of its answer: so must ours.
@@ -45,7 +46,7 @@ pub(super) enum Stop {
 /// A request on its way to an engine.
 pub(super) struct Forward<'a> {
     pub(super) router: &'a Arc<Router>,
-    pub(super) live: &'a Live,
+    pub(super) visit: &'a Visit,
     pub(super) session: &'a mut ServerSession,
     pub(super) record: &'a mut Record,
     pub(super) candidates: &'a Candidates,
@@ -57,10 +58,11 @@ impl Forward<'_> {
         let mut refusal = Kind::NoEndpoint;
         for _ in 0..self.pool().config.attempts_max.get() {
             let Some(choice) = decision.take_best() else { break };
-            let Some(endpoint) = self.candidates.endpoint(choice.id) else { continue };
+            let Some(member) = self.candidates.member(choice.id) else { continue };
+            let endpoint = &member.endpoint;
             self.record.attempt();
             let booking = self.book(endpoint, &choice, &decision);
-            if let Some(answer) = self.answer(&booking, &choice, &decision, &body).await? {
+            if let Some(answer) = self.answer(member, &booking, &choice, &decision, &body).await? {
                 drop(body);
                 return self.pass_on(answer, booking, &choice, decision).await;
             }
@@ -68,7 +70,7 @@ impl Forward<'_> {
             endpoint.counters.connect_failures.add(1);
             refusal = Kind::Unreachable;
         }
-        Err(Stop::Refuse(refusal))
+        Err(refuse(refusal))
     }
 
     fn pool(&self) -> &Pool {
@@ -85,13 +87,14 @@ impl Forward<'_> {
     /// The head of the endpoint's answer; `None` if it takes no connection.
     async fn answer(
         &mut self,
+        member: &Member,
         booking: &Booking,
         choice: &Choice,
         decision: &Decision,
         body: &Body,
     ) -> Result<Option<Answer>, Stop> {
         let endpoint = booking.endpoint();
-        let connected = unless_gone(self.session, connect(&self.candidates.pool, endpoint)).await?;
+        let connected = unless_gone(self.session, connect(&self.candidates.pool, member)).await?;
         let Some(connection) = connected else { return Ok(None) };
         endpoint.set_reachable(true);
         let pool = &self.candidates.pool;
@@ -100,8 +103,10 @@ impl Forward<'_> {
         decision.remember(&pool.known.sessions, choice.id, self.router.clock.now());
         let client = self.session.req_header();
         let bodiless = client.method == Method::HEAD;
-        let head = headers::to_engine(client, endpoint, body.bytes.len());
-        let head = head.ok_or(Stop::Refuse(Kind::BadRequest))?;
+        let forwarded = self.visit.forwarded(client);
+        let changes = Changes { credentials: &member.credentials, forwarded: forwarded.as_ref() };
+        let head = headers::to_engine(client, endpoint, body.bytes.len(), changes);
+        let head = head.ok_or(refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let (api, first_byte) = (self.record.api, pool.config.timeouts.first_byte);
         let exchange = pool.upstream.exchange(connection, request, first_byte);
@@ -110,11 +115,11 @@ impl Forward<'_> {
         let exchange = async { tokio::join!(biased; exchange, learning).0 };
         let mut answer = match unless_gone(self.session, exchange).await? {
             Ok(answer) => answer,
-            Err(ExchangeError::Gone) => return Ok(None),
+            Err(ExchangeError::Gone | ExchangeError::Tls(_)) => return Ok(None),
             Err(ExchangeError::NoByte | ExchangeError::Broken) => {
-                return Err(Stop::Refuse(Kind::UpstreamBroke));
+                return Err(refuse(Kind::UpstreamBroke));
             }
-            Err(ExchangeError::Timeout) => return Err(Stop::Refuse(Kind::UpstreamTimeout)),
+            Err(ExchangeError::Timeout) => return Err(refuse(Kind::UpstreamTimeout)),
         };
         let status = self.final_head(&mut answer).await?;
         belief.settle(status);
@@ -131,13 +136,14 @@ impl Forward<'_> {
     ) -> Result<(), Stop> {
         let (pool, endpoint) = (&self.candidates.pool, booking.endpoint());
         let (policy, took) = (pool.rules.policy.name(), self.record.decision_time);
-        let ours = self.live.config.response_headers;
+        let ours = self.visit.live.config.response_headers;
         let ours = ours.then(|| Ours::new(endpoint, policy, choice, &decision, took));
         let status = answer.session.get_status().map_or(0, |status| status.as_u16());
         let prompt = Prompt::new(self.record.answered(status, (pool, endpoint), choice, decision), &booking);
         let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
         let mut watch = Watch::new(self.record.api, head);
         self.relay(answer, ours.as_ref(), &mut Progress { watch: &mut watch, booking: &mut booking }).await?;
+        self.record.usage = watch.usage();
         if status == 200 && self.record.api.fills_cache() {
             let (usage, shows_pace) = (watch.usage(), watch.shows_pace());
             let answered = Answered { model: self.record.model(), prompt, usage, shows_pace };
@@ -152,19 +158,19 @@ impl Forward<'_> {
             let status = answer.session.get_status().map_or(0, |status| status.as_u16());
             match status {
                 // A switch of protocols that nobody asked for.
-                0 | 101 => return Err(Stop::Refuse(Kind::UpstreamBroke)),
+                0 | 101 => return Err(refuse(Kind::UpstreamBroke)),
                 100 => {}
                 102..200 => self.inform(answer).await?,
                 _ if answer.session.resp_header().is_some_and(|head| headers::is_coded(&head.headers)) => {
-                    return Err(Stop::Refuse(Kind::UpstreamBroke));
+                    return Err(refuse(Kind::UpstreamBroke));
                 }
                 _ => return Ok(status),
             }
             answer.session.read_timeout = Some(self.pool().config.timeouts.first_byte);
             let next = unless_gone(self.session, answer.session.read_response()).await?;
             next.map_err(|error| match error.etype() {
-                ErrorType::ReadTimedout => Stop::Refuse(Kind::UpstreamTimeout),
-                _ => Stop::Refuse(Kind::UpstreamBroke),
+                ErrorType::ReadTimedout => refuse(Kind::UpstreamTimeout),
+                _ => refuse(Kind::UpstreamBroke),
             })?;
         }
     }
@@ -189,7 +195,8 @@ impl Forward<'_> {
     ) -> Result<(), Stop> {
         let client = self.session.req_header();
         let head = answer.session.resp_header().ok_or(Stop::MidStream)?;
-        let head = headers::to_client(head, client, ours).map_err(|_| Stop::MidStream)?;
+        let mut head = headers::to_client(head, client, ours).map_err(|_| Stop::MidStream)?;
+        self.visit.dress(client, &mut head, self.router.clock).map_err(|_| Stop::MidStream)?;
         let bodiless = client.method == Method::HEAD || answer.session.is_body_done();
         if client.version == http::Version::HTTP_10 {
             // Without chunks only the end of the connection ends a body of unknown length.
@@ -213,6 +220,7 @@ impl Forward<'_> {
             let last = chunk.is_none() || answer.session.is_body_done();
             let chunk = chunk.unwrap_or_else(Bytes::new);
             progress.see(&chunk, last);
+            self.record.response_bytes += chunk.len() as u64;
             let written = self.session.write_response_body(chunk, last).await;
             written.map_err(|_| Stop::Gone)?;
             if last {
@@ -240,7 +248,7 @@ impl Progress<'_> {
 
 /// Writes a head that no body follows. Over HTTP/2 the head itself ends the stream: a `content-length` that an empty
 /// frame contradicts would break it.
-async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> pingora_core::Result<()> {
+pub(super) async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> pingora_core::Result<()> {
     if let ServerSession::H2(stream) = session {
         return stream.write_response_header(head, true);
     }
@@ -248,9 +256,12 @@ async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> 
     session.finish_body().await
 }
 
-async fn connect(pool: &Pool, endpoint: &Endpoint) -> Option<Connection> {
-    let address = endpoint.address().await?;
-    pool.upstream.connect(address).await.ok()
+async fn connect(pool: &Pool, member: &Member) -> Option<Connection> {
+    pool.upstream.connect(member.transport().await?).await.ok()
+}
+
+fn refuse(kind: Kind) -> Stop {
+    Stop::Refuse(kind.into())
 }
 
 /// Runs `work` to its end unless the client leaves first.

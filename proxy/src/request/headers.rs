@@ -8,6 +8,8 @@ use picker::decide::{Choice, Decision};
 use pingora_core::Result;
 use pingora_http::{HeaderNameVariant, RequestHeader, ResponseHeader};
 
+use crate::edge::client_ip::Forwarded;
+use crate::edge::keys::Credentials;
 use crate::endpoints::Endpoint;
 
 /// The endpoint that answered.
@@ -44,7 +46,12 @@ const NOMINATED_MAX: usize = 32;
 /// less hop-by-hop headers and copies of the router's own, with the endpoint's `Host` and one framing.
 ///
 /// `None`: a target that cannot stand in a request line. HOT: bytes are written as they are, no map is built.
-pub(crate) fn to_engine(client: &RequestHeader, endpoint: &Endpoint, body_bytes: usize) -> Option<BytesMut> {
+pub(crate) fn to_engine(
+    client: &RequestHeader,
+    endpoint: &Endpoint,
+    body_bytes: usize,
+    changes: Changes<'_>,
+) -> Option<BytesMut> {
     let target = target(client);
     if target.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r' | b' ')) {
         return None;
@@ -56,11 +63,15 @@ pub(crate) fn to_engine(client: &RequestHeader, endpoint: &Endpoint, body_bytes:
     put_header(&mut head, b"Host", endpoint.host.as_bytes());
     let nominated = nominated(&client.headers);
     let passed = client.map(|name, value| {
-        if passes(&name, &nominated) && !is(&name, "host") && !is(&name, "content-length") {
+        let ours = is(&name, "host") || is(&name, "content-length") || changes.leave_out(&name);
+        if passes(&name, &nominated) && !ours {
             put_header(&mut head, spelled(&name), value.as_bytes());
         }
         Ok(())
     });
+    for (name, value) in changes.add() {
+        put_header(&mut head, name.as_str().as_bytes(), value.as_bytes());
+    }
     let framed = client.headers.contains_key(header::CONTENT_LENGTH)
         || client.headers.contains_key(header::TRANSFER_ENCODING)
         || matches!(client.method, Method::POST | Method::PUT | Method::PATCH);
@@ -71,6 +82,24 @@ pub(crate) fn to_engine(client: &RequestHeader, endpoint: &Endpoint, body_bytes:
     passed.ok().map(|()| head)
 }
 
+/// What the configuration changes of the client's headers.
+#[derive(Clone, Copy)]
+pub(crate) struct Changes<'a> {
+    pub(crate) credentials: &'a Credentials,
+    pub(crate) forwarded: Option<&'a Forwarded>,
+}
+
+impl<'a> Changes<'a> {
+    fn leave_out(&self, name: &HeaderNameVariant<'_>) -> bool {
+        let forwarded = self.forwarded.iter().flat_map(|forwarded| &forwarded.leave_out);
+        self.credentials.leave_out.iter().chain(forwarded).any(|left| is(name, left.as_str()))
+    }
+
+    fn add(self) -> impl Iterator<Item = &'a (HeaderName, HeaderValue)> {
+        self.credentials.add.iter().chain(self.forwarded.into_iter().flat_map(|forwarded| &forwarded.add))
+    }
+}
+
 fn put_header(head: &mut BytesMut, name: &[u8], value: &[u8]) {
     for part in [name, b": ", value, b"\r\n"] {
         head.put_slice(part);
@@ -78,7 +107,7 @@ fn put_header(head: &mut BytesMut, name: &[u8], value: &[u8]) {
 }
 
 /// The request's target in origin form: a client that names another authority does not choose the upstream.
-fn target(client: &RequestHeader) -> &[u8] {
+pub(super) fn target(client: &RequestHeader) -> &[u8] {
     let raw = client.raw_path();
     match client.uri.path_and_query() {
         Some(origin) if !raw.starts_with(b"/") && raw != b"*" => origin.as_str().as_bytes(),

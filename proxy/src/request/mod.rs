@@ -5,8 +5,11 @@ mod headers;
 pub(crate) mod read;
 mod record;
 pub(crate) mod reply;
+mod seen;
 pub(crate) mod usage;
+mod visit;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -30,6 +33,7 @@ use crate::router::Router;
 use forward::{Forward, Stop};
 use read::{Body, Bounds, ReadError};
 use record::Record;
+use visit::Visit;
 
 /// Windows of HTTP/2 uploads: pingora's 64 KiB would cost a round trip each 64 KiB of a prompt.
 const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -42,37 +46,52 @@ const SESSION: &str = "x-session-id";
 pub(crate) struct Front {
     router: Arc<Router>,
     options: HttpServerOptions,
-    /// On loopback the state page answers here too.
-    shows_state: bool,
+    entrance: Entrance,
+}
+
+/// Where a connection came in.
+#[derive(Clone, Copy)]
+pub(crate) struct Entrance {
+    /// The listener's address. On loopback the state page answers too.
+    pub(crate) listener: SocketAddr,
+    pub(crate) peer: IpAddr,
+    pub(crate) tls: bool,
 }
 
 impl Front {
     /// A front that speaks HTTP/1, or HTTP/2 with prior knowledge.
-    pub(crate) fn new(router: Arc<Router>, h2c: bool, loopback: bool) -> Self {
+    pub(crate) fn new(router: Arc<Router>, entrance: Entrance, h2c: bool) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = h2c;
         options.h2_idle_timeout = Some(router.live().config.timeouts.keep_alive);
-        Self { router, options, shows_state: loopback }
+        Self { router, options, entrance }
     }
 
     /// Serves one request whose head has been read.
     async fn serve(
         &self,
-        live: &Live,
+        visit: &mut Visit,
         session: &mut ServerSession,
         record: &mut Record,
         api: Api,
     ) -> Result<(), Stop> {
         if let Some(kind) = refusal(session.req_header()) {
-            return Err(Stop::Unread(kind));
+            return Err(Stop::Unread(kind.into()));
         }
-        let body = read::whole(session, self.bounds(live)).await.map_err(unread)?;
+        visit.enter(session.req_header(), self.router.clock).map_err(Stop::Unread)?;
+        let live = visit.live.clone();
+        if let Some(preflight) = visit.preflight(session.req_header()) {
+            return reply::head_alone(session, preflight).await;
+        }
+        let body = read::whole(session, self.bounds(&live)).await.map_err(unread)?;
+        record.request_bytes = body.bytes.len() as u64;
         let candidates = live.pools[0].candidates(self.router.clock);
         let session_id = session_id(session.req_header());
-        let decision = self.decide(&body, &candidates, record, api, session_id)?;
+        let decision = self.decide(&body, &candidates, record, api, (session_id, visit.seed()))?;
+        visit.admit_prompt(&body, &decision, &candidates.pool, self.router.clock).map_err(Stop::Refuse)?;
         client::serving(session, true);
         let router = &self.router;
-        Forward { router, live, session, record, candidates: &candidates }.run(decision, body).await
+        Forward { router, visit, session, record, candidates: &candidates }.run(decision, body).await
     }
 
     fn bounds(&self, live: &Live) -> Bounds<'_> {
@@ -87,13 +106,13 @@ impl Front {
         candidates: &Candidates,
         record: &mut Record,
         api: Api,
-        session: &[u8],
+        (session, tenant): (&[u8], &[u8]),
     ) -> Result<Decision, Stop> {
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"", session };
+        let ask = Ask { api, body: &body.bytes, tenant, session };
         let (pool, clock) = (&candidates.pool, self.router.clock);
         let decision = pool.decide(&ask, &candidates.list, clock, self.router.take_turn());
-        let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt))?;
+        let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt.into()))?;
         record.decision(&decision, started.elapsed());
         if let Some(probe) = pool.known.due_for_probe(candidates, clock) {
             decision.prefer(probe);
@@ -106,17 +125,21 @@ impl Front {
         &self,
         mut session: ServerSession,
         record: &mut Record,
+        visit: &Visit,
         outcome: Result<(), Stop>,
     ) -> Option<ReusedHttpStream> {
         match outcome {
             Ok(()) => record.done(),
-            Err(Stop::Refuse(kind)) => {
-                record.trouble(kind);
-                reply::error(&mut session, kind).await.ok()?;
+            Err(Stop::Refuse(refusal)) => {
+                record.refused(refusal);
+                reply::error(&mut session, refusal, visit, self.router.clock).await.ok()?;
             }
-            Err(Stop::Unread(kind)) => {
-                record.trouble(kind);
-                refuse_unread(&mut session, kind).await;
+            Err(Stop::Unread(refusal)) => {
+                record.refused(refusal);
+                session.set_keepalive(None);
+                if reply::error(&mut session, refusal, visit, self.router.clock).await.is_ok() {
+                    read::linger(&mut session).await;
+                }
                 return None;
             }
             Err(Stop::Gone) => {
@@ -136,14 +159,6 @@ impl Front {
 /// What the client says its session is; empty for nothing. The header goes on as it came.
 pub(crate) fn session_id(head: &RequestHeader) -> &[u8] {
     head.headers.get(SESSION).map_or(b"", |value| value.as_bytes())
-}
-
-/// Answers with an error and closes, once what the client still sends has been read and dropped.
-async fn refuse_unread(session: &mut ServerSession, kind: Kind) {
-    session.set_keepalive(None);
-    if reply::error(session, kind).await.is_ok() {
-        read::linger(session).await;
-    }
 }
 
 /// The connection, ready for the next request.
@@ -195,13 +210,14 @@ fn refusal(head: &RequestHeader) -> Option<Kind> {
 }
 
 fn unread(error: ReadError) -> Stop {
-    match error {
-        ReadError::TooLarge => Stop::Unread(Kind::BodyTooLarge),
-        ReadError::TooSlow => Stop::Unread(Kind::RequestTimeout),
-        ReadError::NoMemory => Stop::Unread(Kind::Overloaded),
-        ReadError::Malformed => Stop::Unread(Kind::BadRequest),
-        ReadError::Gone => Stop::Gone,
-    }
+    let kind = match error {
+        ReadError::TooLarge => Kind::BodyTooLarge,
+        ReadError::TooSlow => Kind::RequestTimeout,
+        ReadError::NoMemory => Kind::Overloaded,
+        ReadError::Malformed => Kind::BadRequest,
+        ReadError::Gone => return Stop::Gone,
+    };
+    Stop::Unread(kind.into())
 }
 
 /// Which prompt a request holds: only a POST has one.
@@ -226,16 +242,18 @@ impl HttpServerApp for Front {
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
         }
-        if self.shows_state && admin::is_state(session.req_header()) {
+        if self.entrance.listener.ip().is_loopback() && admin::is_state(session.req_header()) {
             admin::answer_state(&mut session, &self.router).await.ok()?;
             return reusable(session).await;
         }
         let live = self.router.hold_live();
         let api = api(&session);
+        let mut visit = Visit::new(live, self.entrance, session.req_header());
         let mut record = Record::new(&self.router, api);
-        let outcome = self.serve(&live, &mut session, &mut record, api).await;
+        let outcome = self.serve(&mut visit, &mut session, &mut record, api).await;
         client::serving(&session, false);
-        self.end(session, &mut record, outcome).await
+        record.saw(&visit, session.req_header());
+        self.end(session, &mut record, &visit, outcome).await
     }
 
     fn h2_options(&self) -> Option<H2Options> {

@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 use picker::decide::{Choice, Decision};
 use picker::hash::Blocks;
 use picker::read::Api;
+use pingora_http::RequestHeader;
 
-use super::reply;
+use super::reply::Refusal;
+use super::seen::Seen;
+use super::usage::Usage;
+use super::visit::Visit;
 use crate::admin::recent::Entry;
+use crate::edge::access_log::{Line, Text};
 use crate::endpoints::Endpoint;
 use crate::metrics::Kind;
 use crate::pool::Pool;
@@ -28,6 +33,13 @@ pub(crate) struct Record {
     trouble: Option<Kind>,
     ended: bool,
     decided: Option<Decided>,
+    /// Bytes of the bodies of request and answer.
+    pub(crate) request_bytes: u64,
+    pub(crate) response_bytes: u64,
+    /// What the answer said that its prompt cost.
+    pub(crate) usage: Option<Usage>,
+    /// What the access log is told beside; none where there is no log.
+    seen: Option<Seen>,
 }
 
 /// Where the request went, and why.
@@ -55,6 +67,10 @@ impl Record {
             trouble: None,
             ended: false,
             decided: None,
+            request_bytes: 0,
+            response_bytes: 0,
+            usage: None,
+            seen: None,
         }
     }
 
@@ -101,12 +117,22 @@ impl Record {
         self.decided.as_ref().and_then(|decided| decided.decision.model.as_deref()).unwrap_or_default()
     }
 
-    /// The router answered by itself, or the exchange ended badly.
+    /// What the access log tells of the request itself. To be called before it ends.
+    pub(crate) fn saw(&mut self, visit: &Visit, head: &RequestHeader) {
+        self.seen = visit.live.access_log.clone().map(|log| Seen::new(log, visit, head, self.started.elapsed()));
+    }
+
+    /// The exchange ended badly.
     pub(crate) fn trouble(&mut self, kind: Kind) {
-        self.trouble = Some(kind);
+        self.refused(kind.into());
+    }
+
+    /// The router answered by itself.
+    pub(crate) fn refused(&mut self, refusal: Refusal) {
+        self.trouble = Some(refusal.kind);
         self.ended = true;
         if self.status == 0 {
-            self.status = reply::status(kind);
+            self.status = refusal.status();
         }
     }
 
@@ -136,6 +162,34 @@ impl Record {
     }
 }
 
+impl Record {
+    fn log_access(&self) {
+        let Some(seen) = &self.seen else { return };
+        let decided = self.decided.as_ref();
+        let line = Line {
+            status: self.status,
+            pool: decided.map(|decided| decided.pool.config.name.as_str()),
+            model: decided.and_then(|decided| decided.decision.model.as_deref()).map(|it| Text(it.as_bytes())),
+            endpoint: decided.map(|decided| decided.endpoint.name.as_str()),
+            api: self.api.name(),
+            stream: decided.is_some_and(|decided| decided.decision.stream),
+            matched_blocks: decided.map_or(0, |decided| decided.choice.matched),
+            blocks: decided.map_or(0, |decided| decided.blocks as u32),
+            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens.into()),
+            cached_tokens: self.usage.and_then(|usage| usage.cached_tokens).map(u64::from),
+            attempts: self.attempts,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            decision_us: decided.map(|_| self.decision_time),
+            ttfb_ms: self.first_byte,
+            total_ms: Some(self.started.elapsed()),
+            trouble: self.trouble.map(Kind::name),
+            ..seen.line()
+        };
+        seen.log.write(&line);
+    }
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         if !self.ended {
@@ -145,6 +199,7 @@ impl Drop for Record {
             self.router.metrics.error(kind);
         }
         self.log();
+        self.log_access();
         if let Some(Decided { decision, blocks, pool, endpoint, choice }) = self.decided.take() {
             let (at_ms, took) = (self.router.clock.millis(), self.decision_time);
             let (status, trouble) = (self.status, self.trouble.map(Kind::name));

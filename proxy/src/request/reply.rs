@@ -5,70 +5,119 @@ use http::header;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 
+use super::forward::{Stop, write_alone};
+use super::visit::Visit;
+use crate::clock::Clock;
+use crate::edge::keys::CHALLENGE;
+use crate::edge::limits::Refused;
+use crate::edge::tenants::Stranger;
 use crate::metrics::Kind;
 
 /// Seconds after which a client may try again, where the cause passes by itself.
-const RETRY_AFTER_SECONDS: u16 = 1;
+const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// What the client is told.
-struct Verdict {
+/// Why the router answers by itself, and what the client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) kind: Kind,
     status: u16,
-    error_type: &'static str,
     message: &'static str,
-    retry_after: bool,
+    /// Seconds after which the client may try again; none where that is of no use.
+    retry_after: Option<u64>,
 }
 
-/// The verdict on each cause. No `_` arm: a new cause has to choose.
-fn verdict(kind: Kind) -> Verdict {
-    let (status, retry_after, message) = match kind {
-        Kind::BadRequest => (400, false, "the request is not valid HTTP"),
-        Kind::DuplicateSalt => (400, false, "cache_salt stands in the body more than once, wanted once"),
-        Kind::MethodNotAllowed => (405, false, "CONNECT is not served"),
-        Kind::RequestTimeout => (408, false, "the request body did not arrive in time"),
-        Kind::BodyTooLarge => (413, false, "the request body is larger than this server accepts"),
-        Kind::Unreachable => (502, false, "no endpoint could be reached"),
-        Kind::UpstreamBroke => (502, false, "the endpoint broke the connection before it answered"),
-        Kind::UpstreamTimeout => (504, false, "the endpoint did not answer in time"),
-        Kind::NoEndpoint => (503, true, "there is no endpoint to send the request to"),
-        Kind::Overloaded => (503, true, "no memory for the request body in time"),
-        Kind::MidStream | Kind::Aborted => (500, false, "the request was aborted"),
-        // Nobody is left to read it; the log says it as nginx does.
-        Kind::ClientGone => (499, false, "the client left"),
-    };
-    let error_type = if status < 500 { "invalid_request_error" } else { "server_error" };
-    Verdict { status, error_type, message, retry_after }
+impl From<Kind> for Refusal {
+    /// The verdict on each cause. No `_` arm: a new cause has to choose.
+    fn from(kind: Kind) -> Self {
+        let (status, retry, message) = match kind {
+            Kind::BadRequest => (400, false, "the request is not valid HTTP"),
+            Kind::DuplicateSalt => (400, false, "cache_salt stands in the body more than once, wanted once"),
+            Kind::Unsalted => (400, false, "the body is no JSON object, or not for an API whose prompts can be kept apart"),
+            Kind::InvalidKey => (401, false, "the API key is missing or not known here"),
+            Kind::ModelNotFound => (404, false, "the model does not exist, or is not served here"),
+            Kind::PathNotServed => (404, false, "this path is not served here"),
+            Kind::MethodNotAllowed => (405, false, "CONNECT is not served"),
+            Kind::RequestTimeout => (408, false, "the request body did not arrive in time"),
+            Kind::BodyTooLarge => (413, false, "the request body is larger than this server accepts"),
+            Kind::RateLimited => (429, true, "too many requests for this key"),
+            Kind::Unreachable => (502, false, "no endpoint could be reached"),
+            Kind::UpstreamBroke => (502, false, "the endpoint broke the connection before it answered"),
+            Kind::UpstreamTimeout => (504, false, "the endpoint did not answer in time"),
+            Kind::NoEndpoint => (503, true, "there is no endpoint to send the request to"),
+            Kind::Overloaded => (503, true, "no memory for the request body in time"),
+            Kind::MidStream | Kind::Aborted => (500, false, "the request was aborted"),
+            // Nobody is left to read it; the log says it as nginx does.
+            Kind::ClientGone => (499, false, "the client left"),
+        };
+        Self { kind, status, message, retry_after: retry.then_some(RETRY_AFTER_SECONDS) }
+    }
 }
 
-/// The status of a cause.
-pub(crate) fn status(kind: Kind) -> u16 {
-    verdict(kind).status
+impl From<Stranger> for Refusal {
+    fn from(stranger: Stranger) -> Self {
+        let (kind, status, message) = (Kind::InvalidKey, stranger.status(), stranger.message());
+        Self { kind, status, message, retry_after: None }
+    }
 }
 
-/// Answers with the error of `kind`. Errors: the client is gone.
-pub(crate) async fn error(session: &mut ServerSession, kind: Kind) -> pingora_core::Result<()> {
-    let (head, body) = shaped(kind)?;
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        let (kind, status, message) = (Kind::RateLimited, refused.status(), refused.message());
+        Self { kind, status, message, retry_after: refused.retry_after_seconds() }
+    }
+}
+
+impl Refusal {
+    /// The status that the client gets.
+    pub(crate) const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Head and body in OpenAI's shape.
+    fn shaped(&self) -> pingora_core::Result<(ResponseHeader, Bytes)> {
+        let error_type = match self.status {
+            429 => "rate_limit_error",
+            ..500 => "invalid_request_error",
+            _ => "server_error",
+        };
+        let body = serde_json::json!({
+            "error": {"message": self.message, "type": error_type, "param": null, "code": self.kind.name()}
+        });
+        let mut head = ResponseHeader::build(self.status, Some(8))?;
+        head.insert_header(header::CONTENT_TYPE, "application/json")?;
+        if let Some(seconds) = self.retry_after {
+            head.insert_header(header::RETRY_AFTER, seconds)?;
+        }
+        if self.status == 401 {
+            head.insert_header(header::WWW_AUTHENTICATE, CHALLENGE)?;
+        }
+        Ok((head, Bytes::from(body.to_string())))
+    }
+}
+
+/// Answers with an error. Errors: the client is gone.
+pub(crate) async fn error(
+    session: &mut ServerSession,
+    refusal: Refusal,
+    visit: &Visit,
+    clock: Clock,
+) -> pingora_core::Result<()> {
+    let (mut head, body) = refusal.shaped()?;
+    visit.dress(session.req_header(), &mut head, clock)?;
     send(session, head, body).await
+}
+
+/// Answers with a head that no body follows, and drops what came with the request. Error: the client left.
+pub(super) async fn head_alone(session: &mut ServerSession, head: ResponseHeader) -> Result<(), Stop> {
+    session.drain_request_body().await.map_err(|_| Stop::Gone)?;
+    write_alone(session, Box::new(head)).await.map_err(|_| Stop::Gone)
 }
 
 /// Answers a request whose head could not be read, and closes.
 pub(crate) async fn broken_http(session: &mut ServerSession) -> pingora_core::Result<()> {
-    let (mut head, body) = shaped(Kind::BadRequest)?;
+    let (mut head, body) = Refusal::from(Kind::BadRequest).shaped()?;
     head.insert_header(header::CONTENT_LENGTH, body.len())?;
     session.write_error_response(head, body).await
-}
-
-/// Head and body in OpenAI's shape.
-fn shaped(kind: Kind) -> pingora_core::Result<(ResponseHeader, Bytes)> {
-    let Verdict { status, error_type, message, retry_after } = verdict(kind);
-    let body = serde_json::json!({
-        "error": {"message": message, "type": error_type, "param": null, "code": kind.name()}
-    });
-    let mut head = ResponseHeader::build(status, Some(4))?;
-    head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    if retry_after {
-        head.insert_header(header::RETRY_AFTER, RETRY_AFTER_SECONDS)?;
-    }
-    Ok((head, Bytes::from(body.to_string())))
 }
 
 /// Answers with a whole body.

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-#[allow(unused_imports, reason = "nobody writes lines yet")]
 pub(crate) use line::{Line, Text};
 
 /// Lines that wait to be written; about 4 MB of them.
@@ -33,7 +32,7 @@ pub(crate) struct Sink(Box<dyn Write + Send>);
 pub(crate) struct AccessLog {
     lines: Option<SyncSender<Message>>,
     shared: Arc<Shared>,
-    ended: Receiver<()>,
+    ended: Mutex<Receiver<()>>,
 }
 
 /// What request and thread both see.
@@ -73,7 +72,7 @@ impl AccessLog {
             writer.run(&queue);
             let _ = end.send(());
         })?;
-        Ok(Self { lines: Some(lines), shared, ended })
+        Ok(Self { lines: Some(lines), shared, ended: Mutex::new(ended) })
     }
 
     /// Writes a line, later. Never waits; where the queue is full the line is lost and counted.
@@ -103,7 +102,7 @@ impl AccessLog {
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.lines = None;
-        if self.ended.recv_timeout(FLUSH_WITHIN) == Err(RecvTimeoutError::Timeout) {
+        if self.ended.lock().recv_timeout(FLUSH_WITHIN) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("access log: the last lines were not taken in time");
         }
     }

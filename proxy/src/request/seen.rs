@@ -1,0 +1,78 @@
+//! What the access log tells of a request besides what became of it: kept only where there is a log.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderName, Method, Version, header};
+use pingora_http::RequestHeader;
+
+use super::visit::Visit;
+use crate::edge::access_log::{AccessLog, Line, Text};
+use crate::edge::tenants::Tenant;
+use crate::edge::trace_context::trace_parent;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Bytes of a path that are kept; the log shows fewer.
+const PATH_BYTES_MAX: usize = 1024;
+
+/// A request's head, as far as the log goes.
+pub(super) struct Seen {
+    pub(super) log: Arc<AccessLog>,
+    time: SystemTime,
+    client: IpAddr,
+    tenant: Option<Arc<Tenant>>,
+    listener: String,
+    method: Method,
+    path: Vec<u8>,
+    protocol: &'static str,
+    request_id: Option<Vec<u8>>,
+    trace_id: Option<String>,
+    user_agent: Option<Vec<u8>>,
+}
+
+impl Seen {
+    /// A request whose head was read so long `ago`.
+    pub(super) fn new(log: Arc<AccessLog>, visit: &Visit, head: &RequestHeader, ago: Duration) -> Self {
+        let header = |name: HeaderName| head.headers.get(name).map(|value| value.as_bytes().to_vec());
+        let path = head.uri.path().as_bytes();
+        Self {
+            log,
+            time: SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH),
+            client: visit.client,
+            tenant: visit.tenant.clone(),
+            listener: visit.entrance.listener.to_string(),
+            method: head.method.clone(),
+            path: path[..path.len().min(PATH_BYTES_MAX)].to_vec(),
+            protocol: protocol(head.version),
+            request_id: header(REQUEST_ID),
+            trace_id: trace_parent(&head.headers).map(|parent| parent.trace_id.to_owned()),
+            user_agent: header(header::USER_AGENT),
+        }
+    }
+
+    /// Its part of the line.
+    pub(super) fn line(&self) -> Line<'_> {
+        Line {
+            time: self.time,
+            request_id: self.request_id.as_deref().map(Text),
+            trace_id: self.trace_id.as_deref(),
+            client: Some(self.client),
+            tenant: self.tenant.as_ref().map(|tenant| tenant.name.as_str()),
+            listener: Some(Text(self.listener.as_bytes())),
+            method: Text(self.method.as_str().as_bytes()),
+            path: Text(&self.path),
+            protocol: self.protocol,
+            user_agent: self.user_agent.as_deref().map(Text),
+            ..Line::default()
+        }
+    }
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        _ => "HTTP/1.1",
+    }
+}
