@@ -18,6 +18,18 @@ pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// What a 401 asks for in `WWW-Authenticate` (RFC 9110, 11.6.1).
 pub(crate) const CHALLENGE: &str = "Bearer";
 const SCHEME: &[u8] = b"bearer";
+/// Headers that frame a request or belong to one connection. A second one of them would be a second request to somebody.
+const RESERVED: [HeaderName; 9] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::EXPECT,
+    HeaderName::from_static("keep-alive"),
+];
 
 /// The key of a request, as its headers give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +59,16 @@ pub(crate) struct Credentials {
     pub(crate) add: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// A configured header that HTTP cannot carry. The value is not repeated.
+/// A configured header that cannot be sent. The value is not repeated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("header {0:?} of the endpoint: found bytes that a header cannot hold")]
-pub(crate) struct InvalidHeader(String);
+pub(crate) enum HeaderError {
+    /// No header's name or value.
+    #[error("header {0:?} of an endpoint: found bytes that a header cannot hold")]
+    Bytes(String),
+    /// One of [`RESERVED`].
+    #[error("header {0:?} of an endpoint: found one that frames the request, which the router sets itself")]
+    Reserved(String),
+}
 
 /// The key that a request carries in `Authorization: Bearer` or `x-api-key`. Other schemes carry none.
 pub(crate) fn given(headers: &HeaderMap) -> Given<'_> {
@@ -109,8 +127,8 @@ impl Credentials {
     /// What an endpoint gets: its own key and headers in place of the client's, or the client's key as configured.
     ///
     /// The two headers of a key go together: beside a key of the endpoint's in one of them, the client's stays out of both.
-    /// Errors: a configured name or value that is no header.
-    pub(crate) fn new(client_key: ClientKey, endpoint: &config::Endpoint) -> Result<Self, InvalidHeader> {
+    /// Errors: a configured name or value that is no header, or none that may be chosen.
+    pub(crate) fn new(client_key: ClientKey, endpoint: &config::Endpoint) -> Result<Self, HeaderError> {
         let mut add = Vec::new();
         if let Some(key) = &endpoint.key {
             let value = Secret::new([b"Bearer ", key.expose()].concat());
@@ -131,9 +149,12 @@ impl Credentials {
     }
 }
 
-fn checked(name: &str, value: &Secret) -> Result<(HeaderName, HeaderValue), InvalidHeader> {
-    let invalid = || InvalidHeader(name.to_owned());
+fn checked(name: &str, value: &Secret) -> Result<(HeaderName, HeaderValue), HeaderError> {
+    let invalid = || HeaderError::Bytes(name.to_owned());
     let checked_name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+    if RESERVED.contains(&checked_name) {
+        return Err(HeaderError::Reserved(name.to_owned()));
+    }
     let mut value = HeaderValue::from_bytes(value.expose()).map_err(|_| invalid())?;
     value.set_sensitive(true);
     Ok((checked_name, value))
@@ -256,11 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_header_is_not_repeated() {
+    fn what_cannot_be_sent_is_refused_and_not_repeated() {
         for (shows, key, own) in [
             ("a line end in the key", Some("secret\r\nx: y"), vec![]),
             ("a line end in a value", None, vec![("x-team", "secret\n")]),
             ("a name with a space", None, vec![("x team", "secret")]),
+            ("a second length", None, vec![("Content-Length", "secret")]),
+            ("a second host", None, vec![("host", "secret")]),
         ] {
             let error = Credentials::new(ClientKey::Forward, &endpoint(key, &own)).expect_err(shows);
             assert!(!error.to_string().contains("secret"), "{shows}");

@@ -3,6 +3,7 @@
 //! Clients write some of them, so each is cut to [`TEXT_BYTES_MAX`] bytes and escaped. Never here: a query, a prompt, a
 //! key or a salt.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -127,23 +128,34 @@ impl Default for Line<'_> {
     }
 }
 
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl<'a> Text<'a> {
+    /// What is shown of it.
+    pub(crate) fn shown(self) -> Cow<'a, str> {
         let cut = &self.0[..self.0.len().min(TEXT_BYTES_MAX)];
         match std::str::from_utf8(cut) {
-            Ok(text) => serializer.serialize_str(text),
             // A letter that the cut went through is left out; anything else that is no UTF-8 shows as such.
             Err(error) if error.error_len().is_none() && cut.len() < self.0.len() => {
-                serializer.collect_str(&String::from_utf8_lossy(&cut[..error.valid_up_to()]))
+                String::from_utf8_lossy(&cut[..error.valid_up_to()])
             }
-            Err(_) => serializer.collect_str(&String::from_utf8_lossy(cut)),
+            _ => String::from_utf8_lossy(cut),
         }
+    }
+
+    /// What stands before the query.
+    pub(crate) fn path(self) -> Self {
+        let end = self.0.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(self.0.len());
+        Self(&self.0[..end])
+    }
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.shown())
     }
 }
 
 fn without_query<S: Serializer>(path: &Text<'_>, serializer: S) -> Result<S::Ok, S::Error> {
-    let end = path.0.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(path.0.len());
-    Text(&path.0[..end]).serialize(serializer)
+    path.path().serialize(serializer)
 }
 
 fn rfc3339<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {

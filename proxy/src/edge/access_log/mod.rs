@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 pub(crate) use line::{Line, Text};
 
-/// Lines that wait to be written; about 4 MB of them.
+/// Lines that wait to be written: 5 MB of ordinary ones, 40 MB of the longest that clients can bring about.
 const LINES_MAX: usize = 8_192;
 /// Lines that are written before the file gets them.
 const BATCH_MAX: usize = 256;
