@@ -8,7 +8,6 @@ mod admin;
 mod client;
 mod clock;
 mod drain;
-#[allow(dead_code, reason = "its parts are called by nobody yet")]
 mod edge;
 mod endpoints;
 mod learn;

@@ -10,7 +10,6 @@ use rustls::ServerConfig;
 
 use crate::edge::Edge;
 use crate::edge::access_log::{AccessLog, Sink};
-use crate::edge::traces::{self, NoTraces};
 use crate::endpoints::Endpoint;
 use crate::pool::Pool;
 use crate::tls::{TlsError, server};
@@ -46,8 +45,8 @@ pub enum BuildError {
         cause: io::Error,
     },
     /// Spans without the means for them.
-    #[error(transparent)]
-    Traces(#[from] NoTraces),
+    #[error("{0}")]
+    Traces(String),
 }
 
 impl Live {
@@ -63,7 +62,6 @@ impl Live {
     }
 
     fn build(config: Config, version: u64, before: Option<&Self>) -> Result<Self, BuildError> {
-        traces::supported(config.traces.as_deref())?;
         let pool = |pool: &config::Pool| {
             let before = before.and_then(|before| before.pool(&pool.name));
             Pool::build(pool.clone(), config.edge.client_key, before.map(Arc::as_ref)).map(Arc::new)

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use crate::admin::recent::Recent;
 use crate::clock::Clock;
 use crate::drain::Connections;
+use crate::edge::traces::Traces;
 use crate::live::{BuildError, Live};
 use crate::metrics::Metrics;
 use crate::pool::{Knowledge, Pool};
@@ -28,12 +29,16 @@ pub(crate) struct Router {
     /// Connections of clients, over all listeners.
     pub(crate) connections: Connections,
     pub(crate) clock: Clock,
+    /// Where spans go.
+    pub(crate) traces: Option<Traces>,
     turns: AtomicU64,
 }
 
 impl Router {
     /// A router for a checked configuration; nothing runs yet. Errors: what cannot be had of it.
     pub(crate) fn new(config: Config) -> Result<Arc<Self>, BuildError> {
+        let traces = Traces::start(config.traces.as_deref());
+        let traces = traces.map_err(|error| BuildError::Traces(error.to_string()))?;
         let bodies = Arc::new(Semaphore::new(config.limits.bodies_bytes_max / PERMIT_BYTES));
         Ok(Arc::new(Self {
             live: ArcSwap::from_pointee(Live::first(config)?),
@@ -43,6 +48,7 @@ impl Router {
             draining: AtomicBool::new(false),
             connections: Connections::default(),
             clock: Clock::start(),
+            traces,
             turns: AtomicU64::new(0),
         }))
     }

@@ -41,6 +41,8 @@ const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How often recorded samples are folded into histograms, idle connections are swept and paces are fitted.
 const UPKEEP: Duration = Duration::from_secs(1);
+/// Time for the last spans to be taken.
+const SPANS_WITHIN: Duration = Duration::from_secs(2);
 /// Time between two fits of what first tokens teach.
 const FIT_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -160,6 +162,9 @@ impl Running {
         let _ = self.shutdown.send(true);
         let whole = self.router.connections.none_left(limit).await;
         let _ = self.ended.send(true);
+        if let Some(traces) = &self.router.traces {
+            traces.stop(SPANS_WITHIN);
+        }
         tracing::info!(cut = self.router.connections.open(), "stopped");
         whole
     }

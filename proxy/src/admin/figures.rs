@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use crate::clock::Clock;
-use crate::endpoints::Endpoint;
 use crate::edge::tenants::Tenant;
+use crate::endpoints::Endpoint;
 use crate::metrics::{Figures, Row, TenantFigures};
 use crate::pool::Pool;
 

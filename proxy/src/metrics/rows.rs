@@ -90,7 +90,12 @@ mod tests {
     fn a_page_has_each_family_once_and_a_line_for_each_series() {
         let families = [
             gauge("load", |of: &[f64; 2]| of[0], "Load."),
-            Family { name: "outcomes", kind: "counter", help: "Outcomes.", series: Series::By("is", &["ok", "bad"], |of, place| of[place]) },
+            Family {
+                name: "outcomes",
+                kind: "counter",
+                help: "Outcomes.",
+                series: Series::By("is", &["ok", "bad"], |of, place| of[place]),
+            },
         ];
         let row = |name: &str, figures| Row { labels: format!("endpoint=\"{name}\""), figures };
         let mut page = String::new();

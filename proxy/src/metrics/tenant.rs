@@ -59,7 +59,9 @@ mod tests {
 
     #[test]
     fn limits_are_counted_under_their_names() {
-        let Series::By(_, names, _) = FAMILIES[1].series else { return assert!(false, "one line for each limit") };
+        let Series::By(_, names, _) = FAMILIES[1].series else {
+            return assert!(false, "one line for each limit");
+        };
         assert_eq!(names, Limit::ALL.map(Limit::name));
     }
 }

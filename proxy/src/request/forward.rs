@@ -248,7 +248,10 @@ impl Progress<'_> {
 
 /// Writes a head that no body follows. Over HTTP/2 the head itself ends the stream: a `content-length` that an empty
 /// frame contradicts would break it.
-pub(super) async fn write_alone(session: &mut ServerSession, head: Box<ResponseHeader>) -> pingora_core::Result<()> {
+pub(super) async fn write_alone(
+    session: &mut ServerSession,
+    head: Box<ResponseHeader>,
+) -> pingora_core::Result<()> {
     if let ServerSession::H2(stream) = session {
         return stream.write_response_header(head, true);
     }

@@ -38,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) response_bytes: u64,
     /// What the answer said that its prompt cost.
     pub(crate) usage: Option<Usage>,
-    /// What the access log is told beside; none where there is no log.
+    /// What access log and spans tell beside; none where there are none.
     seen: Option<Seen>,
 }
 
@@ -117,9 +117,12 @@ impl Record {
         self.decided.as_ref().and_then(|decided| decided.decision.model.as_deref()).unwrap_or_default()
     }
 
-    /// What the access log tells of the request itself. To be called before it ends.
+    /// What access log and spans tell of the request itself. To be called before it ends.
     pub(crate) fn saw(&mut self, visit: &Visit, head: &RequestHeader) {
-        self.seen = visit.live.access_log.clone().map(|log| Seen::new(log, visit, head, self.started.elapsed()));
+        let log = visit.live.access_log.clone();
+        if log.is_some() || self.router.traces.is_some() {
+            self.seen = Some(Seen::new(log, visit, head, self.started.elapsed()));
+        }
     }
 
     /// The exchange ended badly.
@@ -169,7 +172,9 @@ impl Record {
         let line = Line {
             status: self.status,
             pool: decided.map(|decided| decided.pool.config.name.as_str()),
-            model: decided.and_then(|decided| decided.decision.model.as_deref()).map(|it| Text(it.as_bytes())),
+            model: decided
+                .and_then(|decided| decided.decision.model.as_deref())
+                .map(|it| Text(it.as_bytes())),
             endpoint: decided.map(|decided| decided.endpoint.name.as_str()),
             api: self.api.name(),
             stream: decided.is_some_and(|decided| decided.decision.stream),
@@ -186,7 +191,12 @@ impl Record {
             trouble: self.trouble.map(Kind::name),
             ..seen.line()
         };
-        seen.log.write(&line);
+        if let Some(log) = &seen.log {
+            log.write(&line);
+        }
+        if let Some(traces) = &self.router.traces {
+            traces.record(&line, seen.parent());
+        }
     }
 }
 

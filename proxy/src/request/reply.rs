@@ -32,7 +32,9 @@ impl From<Kind> for Refusal {
         let (status, retry, message) = match kind {
             Kind::BadRequest => (400, false, "the request is not valid HTTP"),
             Kind::DuplicateSalt => (400, false, "cache_salt stands in the body more than once, wanted once"),
-            Kind::Unsalted => (400, false, "the body is no JSON object, or not for an API whose prompts can be kept apart"),
+            Kind::Unsalted => {
+                (400, false, "the body is no JSON object, or not for an API whose prompts can be kept apart")
+            }
             Kind::InvalidKey => (401, false, "the API key is missing or not known here"),
             Kind::ModelNotFound => (404, false, "the model does not exist, or is not served here"),
             Kind::PathNotServed => (404, false, "this path is not served here"),

@@ -1,4 +1,4 @@
-//! What the access log tells of a request besides what became of it: kept only where there is a log.
+//! What access log and spans tell of a request besides what became of it: kept only where there are any.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pingora_http::RequestHeader;
 use super::visit::Visit;
 use crate::edge::access_log::{AccessLog, Line, Text};
 use crate::edge::tenants::Tenant;
-use crate::edge::trace_context::trace_parent;
+use crate::edge::trace_context::{TraceParent, trace_parent};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a path that are kept; the log shows fewer.
@@ -18,7 +18,7 @@ const PATH_BYTES_MAX: usize = 1024;
 
 /// A request's head, as far as the log goes.
 pub(super) struct Seen {
-    pub(super) log: Arc<AccessLog>,
+    pub(super) log: Option<Arc<AccessLog>>,
     time: SystemTime,
     client: IpAddr,
     tenant: Option<Arc<Tenant>>,
@@ -27,13 +27,25 @@ pub(super) struct Seen {
     path: Vec<u8>,
     protocol: &'static str,
     request_id: Option<Vec<u8>>,
-    trace_id: Option<String>,
+    trace: Option<Trace>,
     user_agent: Option<Vec<u8>>,
+}
+
+/// Whose part the request is, as its `traceparent` has it.
+struct Trace {
+    trace_id: String,
+    parent_id: String,
+    sampled: bool,
 }
 
 impl Seen {
     /// A request whose head was read so long `ago`.
-    pub(super) fn new(log: Arc<AccessLog>, visit: &Visit, head: &RequestHeader, ago: Duration) -> Self {
+    pub(super) fn new(
+        log: Option<Arc<AccessLog>>,
+        visit: &Visit,
+        head: &RequestHeader,
+        ago: Duration,
+    ) -> Self {
         let header = |name: HeaderName| head.headers.get(name).map(|value| value.as_bytes().to_vec());
         let path = head.uri.path().as_bytes();
         Self {
@@ -46,7 +58,7 @@ impl Seen {
             path: path[..path.len().min(PATH_BYTES_MAX)].to_vec(),
             protocol: protocol(head.version),
             request_id: header(REQUEST_ID),
-            trace_id: trace_parent(&head.headers).map(|parent| parent.trace_id.to_owned()),
+            trace: trace_parent(&head.headers).map(Trace::of),
             user_agent: header(header::USER_AGENT),
         }
     }
@@ -56,7 +68,7 @@ impl Seen {
         Line {
             time: self.time,
             request_id: self.request_id.as_deref().map(Text),
-            trace_id: self.trace_id.as_deref(),
+            trace_id: self.trace.as_ref().map(|trace| trace.trace_id.as_str()),
             client: Some(self.client),
             tenant: self.tenant.as_ref().map(|tenant| tenant.name.as_str()),
             listener: Some(Text(self.listener.as_bytes())),
@@ -66,6 +78,19 @@ impl Seen {
             user_agent: self.user_agent.as_deref().map(Text),
             ..Line::default()
         }
+    }
+
+    /// The caller's span.
+    pub(super) fn parent(&self) -> Option<TraceParent<'_>> {
+        let Trace { trace_id, parent_id, sampled } = self.trace.as_ref()?;
+        Some(TraceParent { trace_id, parent_id, sampled: *sampled })
+    }
+}
+
+impl Trace {
+    fn of(parent: TraceParent<'_>) -> Self {
+        let TraceParent { trace_id, parent_id, sampled } = parent;
+        Self { trace_id: trace_id.to_owned(), parent_id: parent_id.to_owned(), sampled }
     }
 }
 

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring::Ticketer;
 use rustls::server::danger::ClientCertVerifier;
@@ -23,9 +22,6 @@ use crate::client::Client;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// What clients may speak, the router's first choice first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
-
-/// The TLS of a listener as it is now. A reload stores another; each handshake takes the one that is there.
-pub(crate) type Current = Arc<ArcSwap<ServerConfig>>;
 
 /// TLS of a listener, ready for handshakes.
 ///

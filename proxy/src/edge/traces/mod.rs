@@ -9,10 +9,8 @@ mod none;
 mod otlp;
 
 #[cfg(not(feature = "otlp"))]
-#[allow(unused_imports, reason = "nobody records yet")]
 pub(crate) use none::Traces;
 #[cfg(feature = "otlp")]
-#[allow(unused_imports, reason = "nobody records yet")]
 pub(crate) use otlp::Traces;
 
 /// Why there are no spans. The address is not repeated: it may hold a key.
