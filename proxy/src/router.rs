@@ -81,7 +81,8 @@ impl Router {
         let endpoint = |(number, endpoint): (u32, &config::Endpoint)| {
             let id = EndpointId(number);
             index.join(id, config.pools[0].index.capacity_blocks)?;
-            Ok(Arc::new(Endpoint::new(id, endpoint, metrics.endpoint(endpoint.name.as_str()))))
+            let engine = &config.pools[0].engine;
+            Ok(Arc::new(Endpoint::new(id, endpoint, engine, metrics.endpoint(endpoint.name.as_str()))))
         };
         let fleet = (0..).zip(&config.pools[0].endpoints).map(endpoint).collect::<Result<_, _>>()?;
         let timeouts = &config.pools[0].timeouts;

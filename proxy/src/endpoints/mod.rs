@@ -2,9 +2,14 @@
 
 pub(crate) mod adapters;
 pub(crate) mod booking;
+mod key;
 pub(crate) mod load;
+pub(crate) mod model_list;
 mod pace;
+mod page;
 pub(crate) mod poll;
+#[allow(dead_code, reason = "to be spawned beside `poll`")]
+pub(crate) mod poll_models;
 pub(crate) mod prometheus;
 mod trust;
 
@@ -24,7 +29,9 @@ use crate::clock::Clock;
 use crate::metrics::EndpointMetrics;
 use booking::Making;
 use load::{Ours, Sample};
+use model_list::ModelList;
 use pace::LearnedPace;
+use prometheus::Names;
 use trust::Trust;
 
 /// One engine that requests may go to.
@@ -36,10 +43,16 @@ pub(crate) struct Endpoint {
     /// The `Host` of requests that go there.
     pub(crate) host: HeaderValue,
     pub(crate) url: config::EndpointUrl,
+    /// What its engine calls its figures.
+    names: Names,
+    /// The operator's headers for the engine, its key among them, as they stand in a head. Secret.
+    keys: Vec<u8>,
     /// Where to connect; none until the name has been resolved.
     address: ArcSwapOption<SocketAddr>,
     /// What the engine last said.
     pub(crate) sample: ArcSwapOption<Sample>,
+    /// The models that it last listed.
+    models: ArcSwapOption<ModelList>,
     pub(crate) metrics: EndpointMetrics,
     /// What is in flight there from this router.
     pub(crate) ledger: Ledger,
@@ -58,7 +71,12 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// An endpoint that nothing is known of yet.
-    pub(crate) fn new(id: EndpointId, endpoint: &config::Endpoint, metrics: EndpointMetrics) -> Self {
+    pub(crate) fn new(
+        id: EndpointId,
+        endpoint: &config::Endpoint,
+        engine: &config::Engine,
+        metrics: EndpointMetrics,
+    ) -> Self {
         let name = endpoint.name.as_str().to_owned();
         let header = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("endpoint"));
         Self {
@@ -67,8 +85,11 @@ impl Endpoint {
             host: header(endpoint.url.authority()),
             name,
             url: endpoint.url.clone(),
+            names: Names::new(engine),
+            keys: key::lines(endpoint),
             address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
+            models: ArcSwapOption::empty(),
             metrics,
             ledger: Ledger::default(),
             pace: LearnedPace::default(),
@@ -108,6 +129,13 @@ impl Endpoint {
         Some(address)
     }
 
+    /// The head of a GET by the router itself.
+    fn get(&self, path: &str) -> Vec<u8> {
+        let host = self.host.as_bytes();
+        let parts = [b"GET ", path.as_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\nAccept: */*\r\n"];
+        [&parts.concat(), self.keys.as_slice(), b"\r\n"].concat()
+    }
+
     /// What this router has in flight there.
     pub(crate) fn in_flight(&self, now: Micros) -> InFlight {
         self.ledger.in_flight(now)
@@ -136,6 +164,17 @@ impl Endpoint {
     /// What the engine says of its adapters, as the `lora` scorer compares them.
     pub(crate) fn adapters(&self) -> Option<Arc<picker::score::Adapters>> {
         Some(self.sample.load().as_deref()?.adapters.as_ref()?.scored.clone())
+    }
+
+    /// The models that it lists, as far as that is still known.
+    pub(crate) fn models(&self, now: Instant) -> Option<Arc<ModelList>> {
+        self.models.load_full().filter(|list| list.is_fresh(now))
+    }
+
+    /// Whether it lists a model; `None` where its list is not known. No allocation.
+    pub(crate) fn lists(&self, model: &str, now: Instant) -> Option<bool> {
+        let list = self.models.load();
+        list.as_deref().filter(|list| list.is_fresh(now)).map(|list| list.entry(model).is_some())
     }
 
     /// Whether a request may go there: the last connect succeeded and the engine does not sleep.

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use picker::chance::Draw;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::load::{Ours, Sample};
+use super::page::{self, Bounds, PageError};
 use super::{Endpoint, prometheus};
 use crate::router::Router;
-use crate::upstream::{ConnectError, Request};
+use crate::upstream::ConnectError;
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
@@ -26,22 +27,18 @@ const REFUSALS_MAX: u32 = 2;
 /// Why a scrape gave nothing.
 #[derive(Debug, thiserror::Error)]
 enum ScrapeError {
-    #[error("host name does not resolve")]
-    Resolve,
     #[error("{0}")]
-    Connect(#[from] crate::upstream::ConnectError),
+    Unreachable(PageError),
     #[error("/metrics: {0}")]
-    Exchange(#[from] crate::upstream::ExchangeError),
-    #[error("/metrics: status {0}, wanted 200")]
-    Status(u16),
-    #[error("/metrics: page over {0} bytes")]
-    TooLong(usize),
-    #[error("/metrics: page broke off")]
-    Broken,
-    #[error("/metrics: none of the figures that are read, wanted vLLM's")]
-    Unknown,
-    #[error("/metrics: not whole after {0:?}")]
-    Timeout(Duration),
+    Page(PageError),
+    #[error("/metrics: none of the figures that are read, wanted {0}")]
+    Unknown(String),
+}
+
+impl From<PageError> for ScrapeError {
+    fn from(error: PageError) -> Self {
+        if error.is_unreachable() { Self::Unreachable(error) } else { Self::Page(error) }
+    }
 }
 
 /// Polls until the router is dropped by its other owners; never returns before.
@@ -57,7 +54,7 @@ pub(crate) async fn poll(router: Arc<Router>, endpoint: Arc<Endpoint>) {
     }
 }
 
-fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
+pub(super) fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
     let number = Draw { seed: u64::from(seed), turn }.number(0) as f64 / u64::MAX as f64;
     interval.mul_f64(1.0 - JITTER + 2.0 * JITTER * number)
 }
@@ -66,7 +63,9 @@ fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
 struct Poller<'a> {
     router: &'a Router,
     endpoint: Arc<Endpoint>,
-    head: Vec<u8>,
+    /// A request for each path at which the page may be, and which of them has it as far as is known.
+    heads: Vec<Vec<u8>>,
+    at: usize,
     page: Vec<u8>,
     /// Scrapes refused in a row.
     refusals: u32,
@@ -76,17 +75,20 @@ struct Poller<'a> {
 
 impl<'a> Poller<'a> {
     fn new(router: &'a Router, endpoint: Arc<Endpoint>) -> Self {
-        let head = scrape_head(&endpoint);
-        Self { router, endpoint, head, page: Vec::new(), refusals: 0, ours: Ours::default() }
+        let heads = endpoint.names.paths().iter().map(|path| endpoint.get(path)).collect();
+        Self { router, endpoint, heads, at: 0, page: Vec::new(), refusals: 0, ours: Ours::default() }
     }
 
     async fn scrape(&mut self) {
-        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = self.router.config.pools[0].load;
-        let read = self.read(page_bytes_max, limit);
-        let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
-        self.endpoint.set_reachable(!matches!(outcome, Err(ScrapeError::Connect(_) | ScrapeError::Resolve)));
-        self.count_refusals(matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
+        let outcome = self.read().await;
+        let error = outcome.err();
+        self.endpoint.set_reachable(!error.is_some_and(PageError::is_unreachable));
+        self.count_refusals(matches!(error, Some(PageError::Connect(ConnectError::Refused))));
+        let outcome = outcome.map_err(ScrapeError::from);
         let outcome = outcome.and_then(|()| self.learn());
+        if matches!(outcome, Err(ScrapeError::Page(PageError::Status(_)) | ScrapeError::Unknown(_))) {
+            self.at = (self.at + 1) % self.heads.len().max(1);
+        }
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
         if self.endpoint.scraped(error)
@@ -105,29 +107,19 @@ impl<'a> Poller<'a> {
     }
 
     /// Reads a page into `self.page`.
-    async fn read(&mut self, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
-        let scraper = &self.router.scraper;
-        let address = self.endpoint.address().await.ok_or(ScrapeError::Resolve)?;
-        let connection = scraper.connect(address).await?;
-        self.ours = self.endpoint.ours(self.router.clock.now());
-        let request = Request { head: &self.head, body: b"", bodiless: false };
-        let mut answer = scraper.exchange(connection, request, limit).await?;
-        let status = answer.session.get_status().map_or(0, |status| status.as_u16());
-        self.page.clear();
-        while let Some(chunk) = answer.session.read_body_ref().await.map_err(|_| ScrapeError::Broken)? {
-            if self.page.len() + chunk.len() > bytes_max {
-                return Err(ScrapeError::TooLong(bytes_max));
-            }
-            self.page.extend_from_slice(chunk);
-        }
-        scraper.release(answer).await;
-        if status == 200 { Ok(()) } else { Err(ScrapeError::Status(status)) }
+    async fn read(&mut self) -> Result<(), PageError> {
+        let config::Load { scrape_timeout: limit, page_bytes_max: bytes_max, .. } =
+            self.router.config.pools[0].load;
+        let Self { router, endpoint, ours, page, .. } = self;
+        let head = self.heads.get(self.at).map_or(&b""[..], Vec::as_slice);
+        let asked = || *ours = endpoint.ours(router.clock.now());
+        page::read(&router.scraper, endpoint, head, page, Bounds { bytes_max, limit }, asked).await
     }
 
     /// Takes what the page says: load, cache size, signs of a restart. Error: it says nothing of load.
     fn learn(&self) -> Result<(), ScrapeError> {
         let router = self.router;
-        let report = prometheus::read(&self.page);
+        let report = prometheus::read(&self.page, &self.endpoint.names);
         let before = self.endpoint.sample.load_full();
         let sample = Sample::after(before.as_deref(), &report, Instant::now(), self.ours);
         if before.as_ref().is_some_and(|before| sample.restarted_since(before)) {
@@ -140,8 +132,7 @@ impl<'a> Poller<'a> {
         if asleep {
             router.forget(&self.endpoint, "engine sleeps");
         }
-        let known = report.waiting.or(report.running).or(report.kv_usage);
-        known.map(|_| ()).ok_or(ScrapeError::Unknown)
+        if report.tells_load() { Ok(()) } else { Err(ScrapeError::Unknown(self.endpoint.names.wanted())) }
     }
 
     /// Believes as much as the engine's cache holds.
@@ -161,9 +152,4 @@ impl<'a> Poller<'a> {
             Err(error) => tracing::debug!(endpoint, %error, "belief keeps its capacity"),
         }
     }
-}
-
-fn scrape_head(endpoint: &Endpoint) -> Vec<u8> {
-    let host = endpoint.host.as_bytes();
-    [b"GET /metrics HTTP/1.1\r\nHost: ", host, b"\r\nAccept: text/plain\r\n\r\n"].concat()
 }
