@@ -12,6 +12,8 @@ mod endpoints;
 mod learn;
 mod memory;
 mod metrics;
+#[allow(dead_code, reason = "to be asked for each request")]
+mod pools;
 mod request;
 mod router;
 pub mod serve;

@@ -1,7 +1,11 @@
 //! A request from its head to its end: read whole, decide, forward, stream back.
 
+#[allow(dead_code, reason = "to be called before a body is forwarded")]
+mod edit;
 mod forward;
 mod headers;
+#[allow(dead_code, reason = "to be called for `/v1/models`")]
+pub(crate) mod models;
 pub(crate) mod read;
 mod record;
 pub(crate) mod reply;
