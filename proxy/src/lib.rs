@@ -15,6 +15,7 @@ mod live;
 mod memory;
 mod metrics;
 mod pool;
+mod pools;
 pub mod reload;
 mod request;
 mod router;

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use config::Config;
 use picker::belief::JoinError;
 use rustls::ServerConfig;
@@ -12,6 +14,7 @@ use crate::edge::Edge;
 use crate::edge::access_log::{AccessLog, Sink};
 use crate::endpoints::Endpoint;
 use crate::pool::Pool;
+use crate::pools::Routes;
 use crate::tls::{TlsError, server};
 
 /// A configuration and what was built from it. Never changed, only replaced.
@@ -25,6 +28,8 @@ pub(crate) struct Live {
     /// Of each listener; none for clear text. A handshake takes what is there.
     pub(crate) tls: Vec<Option<Arc<ServerConfig>>>,
     pub(crate) access_log: Option<Arc<AccessLog>>,
+    /// Which pool serves a model; with the adapters that engines list.
+    pub(crate) routes: ArcSwap<Routes>,
 }
 
 /// What cannot be had of a configuration that is right by itself.
@@ -71,7 +76,26 @@ impl Live {
         let edge = Edge::after(before.map(|before| &before.edge), &config.edge);
         // Last: a file that is opened anew is taken at once.
         let access_log = access_log(&config, before)?;
-        Ok(Self { version, config, pools, edge, tls, access_log })
+        let routes = ArcSwap::from_pointee(Routes::new(&config.pools));
+        let live = Self { version, config, pools, edge, tls, access_log, routes };
+        live.refresh_routes();
+        Ok(live)
+    }
+
+    /// Takes into the routes what engines list now.
+    pub(crate) fn refresh_routes(&self) {
+        let now = Instant::now();
+        self.pools.iter().for_each(|pool| pool.refresh_lists(now));
+        let of = |(place, pool): (usize, &Arc<Pool>)| {
+            pool.endpoints()
+                .filter_map(|endpoint| endpoint.models(now))
+                .map(|list| (place, list))
+                .collect::<Vec<_>>()
+        };
+        let lists: Vec<_> = self.pools.iter().enumerate().flat_map(of).collect();
+        let routes =
+            self.routes.load().with_adapters(lists.iter().map(|(place, list)| (*place, list.as_ref())));
+        self.routes.store(Arc::new(routes));
     }
 
     /// The pool of that name.

@@ -7,6 +7,8 @@
 mod escape;
 pub mod json;
 
+use std::ops::Range;
+
 pub use json::Broken;
 
 /// Which prompt a path's body holds, and whether answering fills the engine's prefix cache.
@@ -114,9 +116,12 @@ members! {
     Stream = "stream",
 }
 
-/// The members of a request body, each a span of it. 20 pointers, no copy.
+/// The members of a request body, each a span of it. Some 20 pointers, no copy.
 #[derive(Debug)]
 pub struct Body<'a> {
+    bytes: &'a [u8],
+    /// Where the first member stands, or the closing brace: behind the opening one.
+    inside: usize,
     members: [Option<&'a [u8]>; NAMES.len()],
     /// `cache_salt` stands in the body more than once.
     pub duplicate_salt: bool,
@@ -181,12 +186,30 @@ impl<'a> Body<'a> {
         if json::space(text, end?) != text.len() {
             return Err(Broken { wanted: "nothing after the object" }.into());
         }
-        Ok(Self { members, duplicate_salt: salts > 1 })
+        let inside = bytes.len() - text.len() + 1;
+        Ok(Self { bytes, inside, members, duplicate_salt: salts > 1 })
     }
 
     /// The raw value of a member, if the body has it.
     pub fn member(&self, member: Member) -> Option<&'a [u8]> {
         self.members[member as usize]
+    }
+
+    /// Where a member's raw value stands in the body, if the body has it.
+    pub fn span(&self, member: Member) -> Option<Range<usize>> {
+        let value = self.member(member)?;
+        let start = value.as_ptr().addr() - self.bytes.as_ptr().addr();
+        Some(start..start + value.len())
+    }
+
+    /// The place right behind the opening brace.
+    pub fn inside(&self) -> usize {
+        self.inside
+    }
+
+    /// Whether the body has no members at all.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.get(json::space(self.bytes, self.inside)) == Some(&b'}')
     }
 
     /// The model's name, escapes resolved, if it is a string of at most `bytes_max` bytes.
@@ -211,5 +234,32 @@ impl Member {
             return NAMES.iter().position(|name| json::is_name(key, name)).map(|place| MEMBERS[place]);
         }
         Self::named(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn members_have_a_place() {
+        for (text, inside, is_empty, span) in [
+            ("{}", 1, true, None),
+            (" { \n} ", 2, true, None),
+            ("\u{feff}\t{\"model\":\"a\"}", 5, false, Some(13..16)),
+            ("{\"x\":1}", 1, false, None),
+            ("{\"model\":1,\"model\" : [2 ] }", 1, false, Some(21..25)),
+            ("{\"mod\\u0065l\": null}", 1, false, Some(15..19)),
+        ] {
+            let body = Body::read(text.as_bytes()).unwrap();
+            assert_eq!(
+                (body.inside(), body.is_empty(), body.span(Member::Model)),
+                (inside, is_empty, span.clone()),
+                "{text}"
+            );
+            assert_eq!(span.map(|span| &text.as_bytes()[span]), body.member(Member::Model), "{text}");
+        }
     }
 }

@@ -23,6 +23,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use serde_json::{Value, json};
 
 use crate::reload::{Outcome, Reloader};
+use crate::request::place::place;
 use crate::request::{head, read, reply, reusable, session_id};
 use crate::router::Router;
 
@@ -161,9 +162,13 @@ impl Admin {
         let Ok(body) = read::whole(session, bounds).await else {
             return Page::json(400, &json!({"error": "the body is too large or did not arrive in time"}));
         };
-        let candidates = live.pools[0].candidates(self.router.clock);
+        let placed = match place(&live, api, body.bytes, None) {
+            Ok(placed) => placed,
+            Err(_) => return Page::json(404, &json!({"error": "no pool serves the model"})),
+        };
+        let candidates = placed.pool.candidates(placed.model.as_deref(), self.router.clock);
         let started = Instant::now();
-        let ask = Ask { api, body: &body.bytes, tenant: b"", session: session_id(session.req_header()) };
+        let ask = Ask { api, body: &placed.body, tenant: b"", session: session_id(session.req_header()) };
         match candidates.pool.decide(&ask, &candidates.list, self.router.clock, self.router.turns()) {
             Ok(made) => {
                 let took = started.elapsed();

@@ -149,15 +149,9 @@ impl Limit {
     /// Every limit, in the order of [`Limit`].
     pub(crate) const ALL: [Self; 4] = [Self::Requests, Self::Concurrent, Self::Tokens, Self::Bytes];
 
-    /// The key in the file: for a metric's label, the log and the `code` of the error.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Requests => "requests_per_second",
-            Self::Concurrent => "concurrent_requests",
-            Self::Tokens => "prompt_tokens_per_minute",
-            Self::Bytes => "prompt_bytes_per_minute",
-        }
-    }
+    /// Their keys in the file, in the same order: for a metric's label.
+    pub(crate) const NAMES: [&'static str; 4] =
+        ["requests_per_second", "concurrent_requests", "prompt_tokens_per_minute", "prompt_bytes_per_minute"];
 }
 
 impl Refused {

@@ -31,8 +31,6 @@ pub(crate) struct Edge {
     pub(crate) cors: Option<Cors>,
     /// Whose `X-Forwarded-For` is believed.
     pub(crate) proxies: Proxies,
-    /// What engines see of the client's key.
-    pub(crate) client_key: config::ClientKey,
     /// Whether engines are told the client's address.
     pub(crate) forwarded_headers: bool,
 }
@@ -45,7 +43,6 @@ impl Edge {
             paths: Paths::new(&edge.paths),
             cors: edge.cors.as_ref().map(Cors::new),
             proxies: Proxies::new(&edge.trusted_proxies),
-            client_key: edge.client_key,
             forwarded_headers: edge.forwarded_headers,
         }
     }

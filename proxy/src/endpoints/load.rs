@@ -26,9 +26,9 @@ pub(crate) struct Sample {
     pub(crate) num_gpu_blocks: Option<u32>,
     /// Tokens that the engine's KV cache holds, if it said so.
     pub(crate) capacity_tokens: Option<u64>,
-    /// Marks of the engine's process: when it started, and prompt tokens it has looked up.
+    /// Marks of the engine's process: when it started, and what it has counted since, prompt tokens mostly.
     pub(crate) started: Option<f64>,
-    pub(crate) queries: Option<f64>,
+    pub(crate) counted: Option<f64>,
     /// 1 when every engine is awake, 0 when one sleeps.
     pub(crate) awake: Option<Figure>,
     /// Adapters that the engine runs and queues, if it has any.
@@ -68,7 +68,7 @@ impl Sample {
             num_gpu_blocks: cache.map_or(before.num_gpu_blocks, |cache| cache.num_gpu_blocks),
             capacity_tokens: cache.map_or(before.capacity_tokens, |cache| cache.tokens),
             started: report.process_start_seconds.or(before.started),
-            queries: report.prefix_queries.or(before.queries),
+            counted: report.counted.or(before.counted),
             awake: figure(report.awake.map(f64::from), before.awake),
             adapters: Adapters::after(before.adapters, report.lora),
             ours,
@@ -102,7 +102,7 @@ impl Sample {
     /// Whether the engine behind `self` is another process than the one behind `before`: its cache is empty.
     pub(crate) fn restarted_since(&self, before: &Self) -> bool {
         let later = matches!((before.started, self.started), (Some(old), Some(new)) if new > old + 1.0);
-        let fewer = matches!((before.queries, self.queries), (Some(old), Some(new)) if new < old);
+        let fewer = matches!((before.counted, self.counted), (Some(old), Some(new)) if new < old);
         later || fewer
     }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_restart_shows_in_either_mark() {
-        let sample = |started, queries| Sample { started, queries, ..Sample::default() };
+        let sample = |started, counted| Sample { started, counted, ..Sample::default() };
         let old = sample(Some(100.0), Some(90_000.0));
         for (restarted, new) in [
             (false, sample(Some(100.0), Some(90_001.0))),

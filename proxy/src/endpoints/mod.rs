@@ -3,8 +3,11 @@
 pub(crate) mod adapters;
 pub(crate) mod booking;
 pub(crate) mod load;
+pub(crate) mod model_list;
 mod pace;
+mod page;
 pub(crate) mod poll;
+pub(crate) mod poll_models;
 pub(crate) mod prometheus;
 mod trust;
 
@@ -22,12 +25,14 @@ use picker::load::Load;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::edge::keys::Credentials;
 use crate::metrics::EndpointCounters;
 use crate::pool::Seat;
 use crate::tls::client::EndpointTls;
 use crate::upstream::Transport;
 use booking::Making;
 use load::{Ours, Sample};
+use model_list::ModelList;
 use pace::LearnedPace;
 use trust::Trust;
 
@@ -44,6 +49,8 @@ pub(crate) struct Endpoint {
     address: ArcSwapOption<SocketAddr>,
     /// What the engine last said.
     pub(crate) sample: ArcSwapOption<Sample>,
+    /// The models that it last listed.
+    models: ArcSwapOption<ModelList>,
     pub(crate) counters: EndpointCounters,
     /// What is in flight there from this router.
     pub(crate) ledger: Ledger,
@@ -75,6 +82,7 @@ impl Endpoint {
             url: endpoint.url.clone(),
             address: ArcSwapOption::empty(),
             sample: ArcSwapOption::empty(),
+            models: ArcSwapOption::empty(),
             counters: EndpointCounters::default(),
             ledger: Ledger::default(),
             pace: LearnedPace::default(),
@@ -135,6 +143,20 @@ impl Endpoint {
         Some(address)
     }
 
+    /// The head of a GET by the router itself, which shows the endpoint's own key.
+    fn get(&self, path: &str, credentials: &Credentials) -> Vec<u8> {
+        let host = self.host.as_bytes();
+        let mut head =
+            [b"GET ", path.as_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\nAccept: */*\r\n"].concat();
+        for (name, value) in &credentials.add {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        head.extend_from_slice(b"\r\n");
+        head
+    }
+
     /// What this router has in flight there.
     pub(crate) fn in_flight(&self, now: Micros) -> InFlight {
         self.ledger.in_flight(now)
@@ -163,6 +185,11 @@ impl Endpoint {
     /// What the engine says of its adapters, as the `lora` scorer compares them.
     pub(crate) fn adapters(&self) -> Option<Arc<picker::score::Adapters>> {
         Some(self.sample.load().as_deref()?.adapters.as_ref()?.scored.clone())
+    }
+
+    /// The models that it lists, as far as that is still known.
+    pub(crate) fn models(&self, now: Instant) -> Option<Arc<ModelList>> {
+        self.models.load_full().filter(|list| list.is_fresh(now))
     }
 
     /// Whether a request may go there: the last connect succeeded and the engine does not sleep.

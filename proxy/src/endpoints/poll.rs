@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use picker::chance::Draw;
-use tokio::time::timeout;
 
 use super::load::{Ours, Sample};
+use super::page::{self, Bounds, PageError};
 use super::{Endpoint, prometheus};
 use crate::pool::{Knowledge, Pool};
 use crate::router::Router;
-use crate::upstream::{ConnectError, ExchangeError, Request};
+use crate::upstream::ConnectError;
 
 /// A scrape comes up to this share of the interval early or late, so that pollers do not march in step.
 const JITTER: f64 = 0.1;
@@ -27,28 +27,17 @@ const REFUSALS_MAX: u32 = 2;
 /// Why a scrape gave nothing.
 #[derive(Debug, thiserror::Error)]
 enum ScrapeError {
-    #[error("host name does not resolve")]
-    Resolve,
     #[error("{0}")]
-    Connect(#[from] ConnectError),
+    Unreachable(PageError),
     #[error("/metrics: {0}")]
-    Exchange(#[from] ExchangeError),
-    #[error("/metrics: status {0}, wanted 200")]
-    Status(u16),
-    #[error("/metrics: page over {0} bytes")]
-    TooLong(usize),
-    #[error("/metrics: page broke off")]
-    Broken,
-    #[error("/metrics: none of the figures that are read, wanted vLLM's")]
-    Unknown,
-    #[error("/metrics: not whole after {0:?}")]
-    Timeout(Duration),
+    Page(PageError),
+    #[error("/metrics: none of the figures that are read, wanted {0}")]
+    Unknown(String),
 }
 
-impl ScrapeError {
-    /// Whether no request would get through either.
-    const fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Resolve | Self::Connect(_) | Self::Exchange(ExchangeError::Tls(_)))
+impl From<PageError> for ScrapeError {
+    fn from(error: PageError) -> Self {
+        if error.is_unreachable() { Self::Unreachable(error) } else { Self::Page(error) }
     }
 }
 
@@ -62,9 +51,7 @@ pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: A
             poller.scrape(&pool).await;
             turn += 1;
             let next = jittered(pool.config.load.scrape_interval, endpoint.id().0, turn);
-            let rest = next.saturating_sub(started.elapsed());
-            // A wait of the old configuration may be a long one.
-            let _ = timeout(rest, known.changed.notified()).await;
+            known.changed_within(next.saturating_sub(started.elapsed())).await;
         }
     };
     tokio::select! {
@@ -73,7 +60,7 @@ pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: A
     }
 }
 
-fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
+pub(super) fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
     let number = Draw { seed: u64::from(seed), turn }.number(0) as f64 / u64::MAX as f64;
     interval.mul_f64(1.0 - JITTER + 2.0 * JITTER * number)
 }
@@ -82,7 +69,8 @@ fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
 struct Poller<'a> {
     router: &'a Router,
     endpoint: Arc<Endpoint>,
-    head: Vec<u8>,
+    /// Which of the paths at which the page may be has it, as far as is known.
+    at: usize,
     page: Vec<u8>,
     /// Scrapes refused in a row.
     refusals: u32,
@@ -92,17 +80,19 @@ struct Poller<'a> {
 
 impl<'a> Poller<'a> {
     fn new(router: &'a Router, endpoint: Arc<Endpoint>) -> Self {
-        let head = scrape_head(&endpoint);
-        Self { router, endpoint, head, page: Vec::new(), refusals: 0, ours: Ours::default() }
+        Self { router, endpoint, at: 0, page: Vec::new(), refusals: 0, ours: Ours::default() }
     }
 
     async fn scrape(&mut self, pool: &Pool) {
-        let config::Load { scrape_timeout: limit, page_bytes_max, .. } = pool.config.load;
-        let read = self.read(pool, page_bytes_max, limit);
-        let outcome = timeout(limit, read).await.unwrap_or(Err(ScrapeError::Timeout(limit)));
-        self.endpoint.set_reachable(!outcome.as_ref().is_err_and(ScrapeError::is_unreachable));
-        self.count_refusals(pool, matches!(outcome, Err(ScrapeError::Connect(ConnectError::Refused))));
+        let outcome = self.read(pool).await;
+        let error = outcome.err();
+        self.endpoint.set_reachable(!error.is_some_and(PageError::is_unreachable));
+        self.count_refusals(pool, matches!(error, Some(PageError::Connect(ConnectError::Refused))));
+        let outcome = outcome.map_err(ScrapeError::from);
         let outcome = outcome.and_then(|()| self.learn(pool));
+        if matches!(outcome, Err(ScrapeError::Page(PageError::Status(_)) | ScrapeError::Unknown(_))) {
+            self.at += 1;
+        }
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
         if self.endpoint.scraped(error)
@@ -121,29 +111,19 @@ impl<'a> Poller<'a> {
     }
 
     /// Reads a page into `self.page`.
-    async fn read(&mut self, pool: &Pool, bytes_max: usize, limit: Duration) -> Result<(), ScrapeError> {
-        let scraper = &pool.scraper;
-        let tls = pool.tls_of(&self.endpoint);
-        let transport = self.endpoint.transport(tls).await.ok_or(ScrapeError::Resolve)?;
-        let connection = scraper.connect(transport).await?;
-        self.ours = self.endpoint.ours(self.router.clock.now());
-        let request = Request { head: &self.head, body: b"", bodiless: false };
-        let mut answer = scraper.exchange(connection, request, limit).await?;
-        let status = answer.session.get_status().map_or(0, |status| status.as_u16());
-        self.page.clear();
-        while let Some(chunk) = answer.session.read_body_ref().await.map_err(|_| ScrapeError::Broken)? {
-            if self.page.len() + chunk.len() > bytes_max {
-                return Err(ScrapeError::TooLong(bytes_max));
-            }
-            self.page.extend_from_slice(chunk);
-        }
-        scraper.release(answer).await;
-        if status == 200 { Ok(()) } else { Err(ScrapeError::Status(status)) }
+    async fn read(&mut self, pool: &Pool) -> Result<(), PageError> {
+        let config::Load { scrape_timeout: limit, page_bytes_max: bytes_max, .. } = pool.config.load;
+        let member = pool.member(&self.endpoint).ok_or(PageError::Resolve)?;
+        let Self { router, endpoint, ours, page, .. } = self;
+        let paths = pool.names.paths();
+        let path = paths[self.at % paths.len()];
+        let asked = || *ours = endpoint.ours(router.clock.now());
+        page::read(pool, member, path, page, Bounds { bytes_max, limit }, asked).await
     }
 
     /// Takes what the page says: load, cache size, signs of a restart. Error: it says nothing of load.
     fn learn(&self, pool: &Pool) -> Result<(), ScrapeError> {
-        let report = prometheus::read(&self.page);
+        let report = prometheus::read(&self.page, &pool.names);
         let before = self.endpoint.sample.load_full();
         let sample = Sample::after(before.as_deref(), &report, Instant::now(), self.ours);
         if before.as_ref().is_some_and(|before| sample.restarted_since(before)) {
@@ -156,8 +136,7 @@ impl<'a> Poller<'a> {
         if asleep {
             pool.forget(&self.endpoint, "engine sleeps");
         }
-        let known = report.waiting.or(report.running).or(report.kv_usage);
-        known.map(|_| ()).ok_or(ScrapeError::Unknown)
+        if report.tells_load() { Ok(()) } else { Err(ScrapeError::Unknown(pool.names.wanted())) }
     }
 
     /// Believes as much as the engine's cache holds.
@@ -177,9 +156,4 @@ impl<'a> Poller<'a> {
             Err(error) => tracing::debug!(endpoint, %error, "belief keeps its capacity"),
         }
     }
-}
-
-fn scrape_head(endpoint: &Endpoint) -> Vec<u8> {
-    let host = endpoint.host.as_bytes();
-    [b"GET /metrics HTTP/1.1\r\nHost: ", host, b"\r\nAccept: text/plain\r\n\r\n"].concat()
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use picker::belief::{EndpointId, Index, JoinError};
 use picker::memo::Memo;
 use picker::score::Candidate;
 use picker::sessions::Sessions;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
-use super::Candidates;
+use super::{Candidates, Lacking};
 use crate::clock::Clock;
 use crate::learn::tokens::Ratios;
 
@@ -29,6 +31,8 @@ pub(crate) struct Knowledge {
     pub(crate) ratios: Ratios,
     /// Where each session was sent last.
     pub(crate) sessions: Sessions,
+    /// What the engines' lists of models say.
+    pub(super) lacking: ArcSwap<Lacking>,
     /// Wakes the pollers when their settings have changed.
     pub(crate) changed: Notify,
     next_probe_ms: AtomicU64,
@@ -53,6 +57,16 @@ impl Knowledge {
     /// Nothing yet, with room for so many endpoints. Errors: no such memory.
     pub(super) fn new(endpoints: usize, capacity_blocks: usize) -> Result<Self, JoinError> {
         Ok(Self { index: Index::for_fleet(endpoints, capacity_blocks)?, ..Self::default() })
+    }
+
+    /// Whether every endpoint serves what any does, for all that is known.
+    pub(crate) fn is_even(&self) -> bool {
+        self.lacking.load().is_empty()
+    }
+
+    /// Waits, but not on when the settings change: a wait of the old ones may be a long one.
+    pub(crate) async fn changed_within(&self, rest: Duration) {
+        let _ = timeout(rest, self.changed.notified()).await;
     }
 
     /// An endpoint that can be reached, whose figures are all unknown while others' are known, and that has nothing in

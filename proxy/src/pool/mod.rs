@@ -1,6 +1,7 @@
 //! A pool at work: its settings and its fleet, replaced as one by a reload, and what it has learned, which stays.
 
 mod knowledge;
+mod lacking;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,16 +17,20 @@ use crate::clock::Clock;
 use crate::edge::keys::Credentials;
 use crate::endpoints::Endpoint;
 use crate::endpoints::load::Sample;
+use crate::endpoints::prometheus::Names;
 use crate::live::BuildError;
 use crate::tls::TlsError;
 use crate::tls::client::{EndpointTls, PoolTls};
 use crate::upstream::{Transport, Upstream};
 pub(crate) use knowledge::{Knowledge, Seat};
+use lacking::Lacking;
 
 /// Endpoints that serve the same models, as one configuration has them. Never changed, only replaced.
 pub(crate) struct Pool {
     pub(crate) config: config::Pool,
     pub(crate) rules: Rules,
+    /// What its engines call their figures.
+    pub(crate) names: Names,
     /// In the order of the configuration.
     pub(crate) fleet: Vec<Member>,
     /// Connections for requests.
@@ -104,6 +109,7 @@ impl Pool {
         let anew = || Arc::new(Upstream::new(config.timeouts.connect, config.timeouts.upstream_idle));
         Ok(Self {
             rules: rules(&config),
+            names: Names::new(&config.engine),
             fleet,
             upstream: like.map_or_else(anew, |like| like.upstream.clone()),
             scraper: like.map_or_else(anew, |like| like.scraper.clone()),
@@ -118,9 +124,9 @@ impl Pool {
         self.fleet.iter().find(|member| is_wanted(&member.endpoint))
     }
 
-    /// How an endpoint is spoken to; none for clear text, and for one of another pool.
-    pub(crate) fn tls_of(&self, endpoint: &Arc<Endpoint>) -> Option<&Arc<EndpointTls>> {
-        self.fleet.iter().find(|member| Arc::ptr_eq(&member.endpoint, endpoint))?.tls.as_ref()
+    /// The member that an endpoint is; none for one that is no longer of the pool.
+    pub(crate) fn member(&self, endpoint: &Arc<Endpoint>) -> Option<&Member> {
+        self.fleet.iter().find(|member| Arc::ptr_eq(&member.endpoint, endpoint))
     }
 
     /// The endpoints, in the order of the configuration.
@@ -129,8 +135,8 @@ impl Pool {
     }
 
     /// Who can be used: those that the last connect reached and that are awake, or all when there is none (fail open). Never
-    /// those of weight 0.
-    pub(crate) fn candidates(self: &Arc<Self>, clock: Clock) -> Candidates {
+    /// those of weight 0; of a model that some list, only those that do.
+    pub(crate) fn candidates(self: &Arc<Self>, model: Option<&str>, clock: Clock) -> Candidates {
         let now = Instant::now();
         let stale_after = self.config.load.stale_after;
         let candidate = |member: &Member| Candidate {
@@ -145,7 +151,16 @@ impl Pool {
         if list.is_empty() {
             list = weighed().map(candidate).collect();
         }
+        if let Some(model) = model {
+            self.known.lacking.load().drop_from(&mut list, model);
+        }
         Candidates { pool: self.clone(), list }
+    }
+
+    /// Takes in what the engines list now.
+    pub(crate) fn refresh_lists(&self, now: Instant) {
+        let lists = self.endpoints().map(|endpoint| (endpoint.id(), endpoint.models(now)));
+        self.known.lacking.store(Arc::new(Lacking::of(&lists.collect::<Vec<_>>())));
     }
 
     /// Decides on the endpoints as they are. Changes nothing.

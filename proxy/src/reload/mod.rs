@@ -18,6 +18,8 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::Signal;
 
 use crate::endpoints::Endpoint;
+use crate::endpoints::poll::poll;
+use crate::endpoints::poll_models::poll_models;
 use crate::live::Live;
 use crate::pool::Pool;
 use crate::router::Router;
@@ -187,8 +189,11 @@ impl Reloader {
     }
 
     fn poll(&self, pool: &Pool, endpoint: &Arc<Endpoint>) {
-        let polling = crate::endpoints::poll::poll(self.router.clone(), pool.known.clone(), endpoint.clone());
-        self.control.spawn(self.until.clone().run(polling));
+        let of = || (self.router.clone(), pool.known.clone(), endpoint.clone());
+        let (router, known, polled) = of();
+        self.control.spawn(self.until.clone().run(poll(router, known, polled)));
+        let (router, known, polled) = of();
+        self.control.spawn(self.until.clone().run(poll_models(router, known, polled)));
     }
 
     /// Log, state and metrics.

@@ -1,7 +1,10 @@
 //! A request from its head to its end: read whole, decide, forward, stream back.
 
+mod edit;
 mod forward;
 mod headers;
+pub(crate) mod models;
+pub(crate) mod place;
 pub(crate) mod read;
 mod record;
 pub(crate) mod reply;
@@ -31,6 +34,7 @@ use crate::metrics::Kind;
 use crate::pool::Candidates;
 use crate::router::Router;
 use forward::{Forward, Stop};
+use place::place;
 use read::{Body, Bounds, ReadError};
 use record::Record;
 use visit::Visit;
@@ -85,7 +89,13 @@ impl Front {
         }
         let body = read::whole(session, self.bounds(&live)).await.map_err(unread)?;
         record.request_bytes = body.bytes.len() as u64;
-        let candidates = live.pools[0].candidates(self.router.clock);
+        if let Some(list) = models::answer(&live, session.req_header()).map_err(Stop::Refuse)? {
+            record.answered_here(200);
+            return reply::json(session, list, visit, self.router.clock).await.map_err(|_| Stop::Gone);
+        }
+        let placed = place(&live, api, body.bytes.clone(), visit.isolation()).map_err(Stop::Refuse)?;
+        let candidates = placed.pool.candidates(placed.model.as_deref(), self.router.clock);
+        let body = body.with(placed.body);
         let session_id = session_id(session.req_header());
         let decision = self.decide(&body, &candidates, record, api, (session_id, visit.seed()))?;
         visit.admit_prompt(&body, &decision, &candidates.pool, self.router.clock).map_err(Stop::Refuse)?;

@@ -125,6 +125,11 @@ impl Record {
         }
     }
 
+    /// The router answers by itself, and well.
+    pub(crate) fn answered_here(&mut self, status: u16) {
+        self.status = status;
+    }
+
     /// The exchange ended badly.
     pub(crate) fn trouble(&mut self, kind: Kind) {
         self.refused(kind.into());

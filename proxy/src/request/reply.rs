@@ -109,6 +109,19 @@ pub(crate) async fn error(
     send(session, head, body).await
 }
 
+/// Answers with a JSON document of the router's own making. Errors: the client is gone.
+pub(super) async fn json(
+    session: &mut ServerSession,
+    body: Bytes,
+    visit: &Visit,
+    clock: Clock,
+) -> pingora_core::Result<()> {
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    visit.dress(session.req_header(), &mut head, clock)?;
+    send(session, head, body).await
+}
+
 /// Answers with a head that no body follows, and drops what came with the request. Error: the client left.
 pub(super) async fn head_alone(session: &mut ServerSession, head: ResponseHeader) -> Result<(), Stop> {
     session.drain_request_body().await.map_err(|_| Stop::Gone)?;

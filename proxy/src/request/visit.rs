@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::edge::client_ip::Forwarded;
 use crate::edge::cors::is_preflight;
 use crate::edge::limits::InFlight;
+use crate::edge::salt::Isolation;
 use crate::edge::tenants::Tenant;
 use crate::live::Live;
 use crate::metrics::Kind;
@@ -74,6 +75,11 @@ impl Visit {
         let tokens = if tenant.limits.counts_tokens() { estimate(decision, pool) } else { 0 };
         let admitted = tenant.limits.admit_prompt(body.bytes.len(), tokens, clock.now());
         Ok(admitted.inspect_err(|refused| tenant.counters.refuse(refused.limit))?)
+    }
+
+    /// What keeps the tenant's prompts apart, if something does.
+    pub(super) fn isolation(&self) -> Option<&Isolation> {
+        self.tenant.as_ref()?.isolation.as_ref()
     }
 
     /// For [`picker::decide::Ask::tenant`].

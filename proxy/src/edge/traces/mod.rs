@@ -17,14 +17,17 @@ pub(crate) use otlp::Traces;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TracesError {
     /// This build cannot.
+    #[cfg(not(feature = "otlp"))]
     #[error("traces: found an address for spans, wanted none: this build has no feature otlp")]
     NotBuilt,
     /// The exporter has no TLS.
+    #[cfg(feature = "otlp")]
     #[error(
         "traces: found an address that is not http, wanted http://HOST:PORT/v1/traces of a collector nearby"
     )]
     NotHttp,
     /// The exporter cannot be had.
+    #[cfg(feature = "otlp")]
     #[error("traces: {0}")]
     Exporter(String),
 }

@@ -132,7 +132,7 @@ async fn sessions_are_resumed_unless_clients_show_certificates() {
 async fn a_reload_changes_new_handshakes_only() {
     let authority = Authority::new("one");
     let [before, after] = [authority.sign(&["a.example"]), authority.sign(&["a.example"])];
-    let current: server::Current = Arc::new(ArcSwap::new(served(&server_tls(vec![before.clone()]))));
+    let current = Arc::new(ArcSwap::new(served(&server_tls(vec![before.clone()]))));
     let visitor = visitor(&[], None, &VERSIONS);
     let (router, client) = shake(current.load_full(), visitor.clone(), "a.example").await;
     let (mut old_router, mut old_client) = (router.unwrap(), client.unwrap());

@@ -13,6 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
+use crate::reload::Read;
 use crate::serve::{Running, start};
 use crate::tls::VERSIONS;
 
@@ -106,9 +107,9 @@ async fn router(engine: &Engine) -> Running {
     let anywhere = || Some("127.0.0.1:0".to_owned());
     let endpoints = vec![format!("engine=http://{}", engine.address)];
     let flags = Flags { endpoints, listen: anywhere(), admin: anywhere(), ..Flags::default() };
-    let mut config = config::load(None, &flags, &config::System).unwrap().config;
-    config.listeners[0].tls = Some(server_tls(vec![Authority::new("one").sign(&["a.example"])]));
-    start(config, &Handle::current(), &Handle::current()).unwrap()
+    let mut loaded = config::load(None, &flags, &config::System).unwrap();
+    loaded.config.listeners[0].tls = Some(server_tls(vec![Authority::new("one").sign(&["a.example"])]));
+    start(Read::once(loaded), &Handle::current(), &Handle::current()).unwrap()
 }
 
 async fn client(router: &Running, protocol: &str) -> TlsStream<TcpStream> {
