@@ -167,11 +167,13 @@ impl Endpoint {
     }
 
     /// The models that it lists, as far as that is still known.
+    #[allow(dead_code, reason = "to be asked for each request")]
     pub(crate) fn models(&self, now: Instant) -> Option<Arc<ModelList>> {
         self.models.load_full().filter(|list| list.is_fresh(now))
     }
 
     /// Whether it lists a model; `None` where its list is not known. No allocation.
+    #[allow(dead_code, reason = "to be asked for each request")]
     pub(crate) fn lists(&self, model: &str, now: Instant) -> Option<bool> {
         let list = self.models.load();
         list.as_deref().filter(|list| list.is_fresh(now)).map(|list| list.entry(model).is_some())
