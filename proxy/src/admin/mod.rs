@@ -162,7 +162,7 @@ impl Admin {
         let Ok(body) = read::whole(session, bounds).await else {
             return Page::json(400, &json!({"error": "the body is too large or did not arrive in time"}));
         };
-        let placed = match place(&live, api, body.bytes, None) {
+        let placed = match place(&live, (api, ""), body.bytes, None) {
             Ok(placed) => placed,
             Err(_) => return Page::json(404, &json!({"error": "no pool serves the model"})),
         };

@@ -188,6 +188,7 @@ impl Endpoint {
     }
 
     /// The models that it lists, as far as that is still known.
+    #[allow(dead_code, reason = "to be asked for each request")]
     pub(crate) fn models(&self, now: Instant) -> Option<Arc<ModelList>> {
         self.models.load_full().filter(|list| list.is_fresh(now))
     }

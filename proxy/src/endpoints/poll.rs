@@ -83,15 +83,19 @@ impl<'a> Poller<'a> {
         Self { router, endpoint, at: 0, page: Vec::new(), refusals: 0, ours: Ours::default() }
     }
 
+    /// Reads the page once, where it was last; where it is not there, at the other places. The error is that of the first.
     async fn scrape(&mut self, pool: &Pool) {
-        let outcome = self.read(pool).await;
-        let error = outcome.err();
-        self.endpoint.set_reachable(!error.is_some_and(PageError::is_unreachable));
-        self.count_refusals(pool, matches!(error, Some(PageError::Connect(ConnectError::Refused))));
-        let outcome = outcome.map_err(ScrapeError::from);
-        let outcome = outcome.and_then(|()| self.learn(pool));
-        if matches!(outcome, Err(ScrapeError::Page(PageError::Status(_)) | ScrapeError::Unknown(_))) {
-            self.at += 1;
+        let mut outcome = self.attempt(pool).await;
+        let first = self.at;
+        for at in (0..pool.names.paths().len()).filter(|at| *at != first) {
+            if !matches!(outcome, Err(ScrapeError::Page(PageError::Status(_)) | ScrapeError::Unknown(_))) {
+                break;
+            }
+            self.at = at;
+            match self.attempt(pool).await {
+                Ok(()) => outcome = Ok(()),
+                Err(_) => self.at = first,
+            }
         }
         let error = outcome.map_err(|error| error.to_string());
         let message = error.as_ref().err().cloned();
@@ -100,6 +104,16 @@ impl<'a> Poller<'a> {
         {
             tracing::warn!(endpoint = self.endpoint.name, error, "scrape failed");
         }
+    }
+
+    /// Reads the page at one place, and learns from it.
+    async fn attempt(&mut self, pool: &Pool) -> Result<(), ScrapeError> {
+        let outcome = self.read(pool).await;
+        let error = outcome.err();
+        self.endpoint.set_reachable(!error.is_some_and(PageError::is_unreachable));
+        self.count_refusals(pool, matches!(error, Some(PageError::Connect(ConnectError::Refused))));
+        outcome?;
+        self.learn(pool)
     }
 
     /// An address that nobody listens at has no process behind it.

@@ -93,7 +93,9 @@ impl Front {
             record.answered_here(200);
             return reply::json(session, list, visit, self.router.clock).await.map_err(|_| Stop::Gone);
         }
-        let placed = place(&live, api, body.bytes.clone(), visit.isolation()).map_err(Stop::Refuse)?;
+        let placed =
+            place(&live, (api, session.req_header().uri.path()), body.bytes.clone(), visit.isolation())
+                .map_err(Stop::Refuse)?;
         let candidates = placed.pool.candidates(placed.model.as_deref(), self.router.clock);
         let body = body.with(placed.body);
         let session_id = session_id(session.req_header());

@@ -13,6 +13,10 @@ use crate::live::Live;
 use crate::metrics::Kind;
 use crate::pool::Pool;
 
+/// Paths with prompts whose bodies have no `cache_salt`: the engine would ignore it (vLLM 0.32,
+/// `entrypoints/pooling/embed/protocol.py`).
+const UNSALTED: [&str; 1] = ["/v2/embed"];
+
 /// Where a request goes.
 pub(crate) struct Placed {
     pub(crate) pool: Arc<Pool>,
@@ -26,7 +30,7 @@ pub(crate) struct Placed {
 /// Errors: nobody serves the model, or the prompt cannot be kept apart as its tenant's must be.
 pub(crate) fn place(
     live: &Live,
-    api: Api,
+    (api, path): (Api, &str),
     body: Bytes,
     isolation: Option<&Isolation>,
 ) -> Result<Placed, Refusal> {
@@ -46,7 +50,7 @@ pub(crate) fn place(
     };
     let pool = place.and_then(|place| live.pools.get(place)).ok_or(Kind::ModelNotFound)?;
     let served = route.and_then(|route| route.served);
-    let salt = isolation.map(|isolation| salt(isolation, api, read.as_ref(), body.is_empty())).transpose()?;
+    let salt = isolation.map(|isolation| salt(isolation, (api, path), &body, read.as_ref())).transpose()?;
     let edits = Edits { model: served, salt: salt.flatten() };
     let edited = read.as_ref().map(|read| edited(&body, read, edits));
     let model = served.map(str::to_owned).or(asked);
@@ -64,14 +68,17 @@ fn only_pool(live: &Live) -> Option<&Arc<Pool>> {
 /// that cannot be salted.
 fn salt<'a>(
     isolation: &'a Isolation,
-    api: Api,
+    (api, path): (Api, &str),
+    body: &Bytes,
     read: Option<&Body<'_>>,
-    is_empty: bool,
 ) -> Result<Option<&'a str>, Refusal> {
     match (api, read) {
-        _ if is_empty => Ok(None),
+        _ if body.is_empty() => Ok(None),
         (Api::Tokenize, _) => Ok(None),
         (Api::Other, _) | (_, None) => Err(Kind::Unsalted.into()),
+        _ if UNSALTED.iter().any(|end| path.trim_end_matches('/').ends_with(end)) => {
+            Err(Kind::Unsalted.into())
+        }
         (_, Some(_)) => Ok(Some(isolation.cache_salt())),
     }
 }

@@ -142,6 +142,9 @@ const LLAMA_CPP: Own = Own {
 pub(crate) struct Names {
     kind: EngineKind,
     own: Own,
+    /// With which bytes the names behind their common beginning begin, a bit for each: drops most of the engine's own lines
+    /// without a look at the names.
+    firsts: u128,
     /// In place of the kind's own, for waiting, running and KV use.
     custom: Vec<(Family, Series)>,
 }
@@ -164,7 +167,8 @@ impl Names {
         ];
         let series =
             |(family, text): (Family, &Option<String>)| Some((family, Series::new(text.as_deref()?)));
-        Self { kind: engine.kind, own, custom: custom.into_iter().filter_map(series).collect() }
+        let firsts = own.names.iter().filter_map(|name| bit(name.name)).fold(0, |firsts, bit| firsts | bit);
+        Self { kind: engine.kind, own, firsts, custom: custom.into_iter().filter_map(series).collect() }
     }
 
     /// Paths at which the page may be; never empty.
@@ -187,6 +191,9 @@ impl Names {
     /// The kind's own names, of which `line` begins with the first, and what follows it.
     pub(super) fn own<'a>(&self, line: &'a [u8]) -> Option<(&'static [Name], &'a [u8])> {
         let text = line.strip_prefix(self.own.beginning.as_bytes())?;
+        if bit(text)? & self.firsts == 0 {
+            return None;
+        }
         let names = self.own.names;
         names.iter().enumerate().find_map(|(place, name)| {
             let rest = super::text::after_name(text, name.name)?;
@@ -206,6 +213,11 @@ impl Names {
         let figure = if family == Family::OldKvUsage { Family::KvUsage } else { family };
         self.custom.iter().any(|(other, _)| *other == figure)
     }
+}
+
+/// The bit of a text's first byte; names are ASCII.
+fn bit(text: &[u8]) -> Option<u128> {
+    1_u128.checked_shl((*text.first()?).into())
 }
 
 fn is_load(family: Family) -> bool {

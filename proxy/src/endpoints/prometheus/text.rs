@@ -102,8 +102,15 @@ fn positive(text: &[u8]) -> Option<u32> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Series {
     name: Box<[u8]>,
-    /// Labels that it must have, each with its value, escapes as written.
-    only: Box<[(Box<[u8]>, Box<[u8]>)]>,
+    /// Labels that it must have.
+    only: Vec<Label>,
+}
+
+/// A label and its value, escapes as written.
+#[derive(Debug, PartialEq, Eq)]
+struct Label {
+    name: Box<[u8]>,
+    value: Box<[u8]>,
 }
 
 impl Series {
@@ -111,20 +118,20 @@ impl Series {
     /// configuration has checked it) the name is all of it, and no page has it.
     pub(super) fn new(text: &str) -> Self {
         Self::parse(text.trim().as_bytes())
-            .unwrap_or_else(|| Self { name: text.as_bytes().into(), only: [].into() })
+            .unwrap_or_else(|| Self { name: text.as_bytes().into(), only: Vec::new() })
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
         let Some(brace) = memchr(b'{', text) else {
-            return Some(Self { name: text.into(), only: [].into() });
+            return Some(Self { name: text.into(), only: Vec::new() });
         };
         let (name, labels) = text.split_at_checked(brace)?;
         let mut only = Vec::new();
-        let keep = |name: &[u8], value: &[u8]| only.push((name.into(), value.into()));
+        let keep = |name: &[u8], value: &[u8]| only.push(Label { name: name.into(), value: value.into() });
         let labels = labels.get(1..)?;
         if memchr(b'"', labels).is_some() { each_label(labels, keep) } else { each_bare(labels, keep) }
             .filter(|after| after.is_empty())?;
-        Some(Self { name: name.trim_ascii_end().into(), only: only.into() })
+        Some(Self { name: name.trim_ascii_end().into(), only })
     }
 
     pub(super) fn name(&self) -> &[u8] {
@@ -132,7 +139,7 @@ impl Series {
     }
 
     pub(super) fn is(&self, labels: &Labels<'_>) -> bool {
-        self.only.iter().all(|(name, value)| labels.has(name, value))
+        self.only.iter().all(|label| labels.has(&label.name, &label.value))
     }
 }
 
