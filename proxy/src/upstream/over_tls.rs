@@ -32,8 +32,11 @@ impl Engine {
     }
 
     async fn accept(&self) -> io::Result<TlsStream<TcpStream>> {
-        let (stream, _) = self.listener.accept().await.unwrap();
-        TlsAcceptor::from(self.tls.clone()).accept(stream).await
+        TlsAcceptor::from(self.tls.clone()).accept(self.accept_clear().await).await
+    }
+
+    async fn accept_clear(&self) -> TcpStream {
+        timeout(DEADLINE, self.listener.accept()).await.expect("a connection").unwrap().0
     }
 
     /// How a router with those settings reaches it, as `engine.example`.
@@ -177,14 +180,14 @@ async fn an_engine_that_speaks_no_tls_is_told_apart() {
     let (engine, transport) = believed().await;
     let upstream = upstream();
     let clear = async {
-        let (mut stream, _) = engine.listener.accept().await.unwrap();
+        let mut stream = engine.accept_clear().await;
         stream.read_u8().await.unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
         stream
     };
     let (connection, _stream) = tokio::join!(upstream.connect(transport.clone()), clear);
     assert_eq!(connection.err(), Some(ConnectError::Tls(HandshakeError::NotTls)));
-    let close = async { drop(engine.listener.accept().await.unwrap()) };
+    let close = async { drop(engine.accept_clear().await) };
     let (connection, ()) = tokio::join!(upstream.connect(transport), close);
     assert_eq!(connection.err(), Some(ConnectError::Tls(HandshakeError::Closed)));
 }
@@ -193,7 +196,7 @@ async fn an_engine_that_speaks_no_tls_is_told_apart() {
 async fn a_handshake_counts_as_connecting() {
     let (engine, transport) = believed().await;
     let upstream = Upstream::new(Duration::from_millis(50), DEADLINE);
-    let (connection, _silent) = tokio::join!(upstream.connect(transport), engine.listener.accept());
+    let (connection, _silent) = tokio::join!(upstream.connect(transport), engine.accept_clear());
     assert_eq!(connection.err(), Some(ConnectError::Timeout));
 }
 
@@ -306,7 +309,7 @@ async fn connections_under_other_settings_are_not_used() {
     let (connection, _) = tokio::join!(upstream.connect(others), engine.accept());
     assert!(!connection.unwrap().reused, "other settings");
     let clear = Transport::from(transport.address);
-    let (connection, _) = tokio::join!(upstream.connect(clear), engine.listener.accept());
+    let (connection, _) = tokio::join!(upstream.connect(clear), engine.accept_clear());
     assert!(!connection.unwrap().reused, "clear text");
     assert!(upstream.connect(transport).await.unwrap().reused, "the same settings");
 }
