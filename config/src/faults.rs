@@ -65,13 +65,6 @@ impl Faults {
         self.insert(Rank::Flag, Fault { place: flag.to_owned(), path: path.to_owned(), reason });
     }
 
-    /// Adds all of another file or step.
-    pub(crate) fn append(&mut self, others: Self) {
-        for (rank, fault) in others.0 {
-            self.insert(rank, fault);
-        }
-    }
-
     fn insert(&mut self, rank: Rank, fault: Fault) {
         let (rank, fault) = match self.0.len() {
             FAULTS_MAX.. => return,
@@ -114,11 +107,6 @@ impl Reason {
     /// For what is described instead of repeated: a thing that is absent, or may hold a secret.
     pub(crate) fn thing(found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         Self(format!("found {found}, wanted {wanted}"))
-    }
-
-    /// In the words of the YAML reader, cut to one line.
-    pub(crate) fn reader(message: &str) -> Self {
-        Self(message.lines().collect::<Vec<_>>().join(" "))
     }
 }
 
