@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use config::Flags;
+use config::{Faults, Flags};
 use proxy::reload::{Read, Source};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
@@ -35,12 +35,10 @@ enum Command {
     )]
     Serve(ServeArgs),
     /// Validates configuration: every fault as file:line:column: path: reason
-    #[command(after_help = "Example:\n  prefixroute check prefixroute.yaml")]
-    Check {
-        /// Files to check
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<String>,
-    },
+    #[command(
+        after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --schema > prefixroute.schema.json"
+    )]
+    Check(CheckArgs),
     /// The whole story in a minute: three fake replicas, round-robin against prefix through the real proxy
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute demo --hold")]
@@ -81,11 +79,24 @@ struct ServeArgs {
     admin: Option<String>,
 }
 
+#[derive(Args)]
+struct CheckArgs {
+    /// Prints the effective configuration, each value with its origin: default, file:line:column
+    #[arg(long, conflicts_with = "schema")]
+    explain: bool,
+    /// Prints the JSON Schema of configuration files, for editors
+    #[arg(long, conflicts_with = "files")]
+    schema: bool,
+    /// Files to check
+    #[arg(required_unless_present = "schema", value_name = "FILE")]
+    files: Vec<String>,
+}
+
 /// Runs the command line to its end.
 pub(crate) fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve(args),
-        Command::Check { files } => check(&files),
+        Command::Check(args) => check(&args),
         #[cfg(feature = "lab")]
         Command::Demo(args) => lab::demo(args),
         #[cfg(feature = "lab")]
@@ -121,19 +132,26 @@ fn serve(args: ServeArgs) -> ExitCode {
     }
 }
 
-fn check(files: &[String]) -> ExitCode {
+/// Faults of all files come at once; what holds is explained only where there are none.
+fn check(CheckArgs { explain, schema, files }: &CheckArgs) -> ExitCode {
+    if *schema {
+        return print(&config::schema());
+    }
+    let loaded = files.iter().map(|file| load(file));
+    let (loaded, faults): (Vec<_>, Vec<_>) = loaded.partition(Result::is_ok);
     let faults: Vec<String> =
-        files.iter().filter_map(|file| load(Some(file), &Flags::default()).err()).collect();
-    if faults.is_empty() { ExitCode::SUCCESS } else { wrong(&faults.join("\n")) }
+        faults.into_iter().filter_map(Result::err).map(|faults| faults.to_string()).collect();
+    if !faults.is_empty() {
+        return wrong(&faults.join("\n"));
+    }
+    let explained = loaded.iter().flatten().filter(|_| *explain);
+    print(&explained.map(|loaded| config::explain(&loaded.settings)).collect::<String>())
 }
 
 /// The checked configuration, or every fault, one a line.
-fn load(file: Option<&str>, flags: &Flags) -> Result<config::Config, String> {
-    let text =
-        file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
-    let named = file.zip(text.as_deref());
-    let loaded = config::load(named, flags, &config::System).map_err(|faults| faults.to_string())?;
-    Ok(loaded.config)
+fn load(file: &str) -> Result<config::Loaded, Faults> {
+    let text = config::read_file(file.as_ref())?;
+    config::load(Some((file, &text)), &Flags::default(), &config::System)
 }
 
 fn data_runtime() -> std::io::Result<Runtime> {
@@ -160,6 +178,13 @@ fn wrong(message: &str) -> ExitCode {
 fn failed(message: &str) -> ExitCode {
     say(message);
     ExitCode::FAILURE
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error.to_string()),
+    }
 }
 
 fn say(message: &str) {

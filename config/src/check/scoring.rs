@@ -1,55 +1,88 @@
-//! Weights of the scorers.
+//! How a pool chooses: a policy by name with its weights, or llm-d's scheduler configuration in their place.
 
 use picker::policy::Policy;
 use picker::score::prefix::MatchLength;
 use picker::score::{Scorer, WEIGHT_MAX, Weights};
-use serde_saphyr::Spanned;
 
-use super::{Checker, Place};
-use crate::defaults::MATCH_LENGTH_WEIGHT;
-use crate::faults::Reason;
-use crate::quantity::number;
-use crate::raw::{RawWeights, Text, one_of};
+use crate::Flags;
+use crate::defaults::{self, MATCH_LENGTH_WEIGHT};
+use crate::faults::{Reason, one_of};
+use crate::read::form::{Choice, Integers, Numbers};
+use crate::read::{FilePath, Key, Place, Placed, Section, live};
 
-impl Checker<'_> {
-    /// The weights; none for a policy without any, which is a fault.
-    pub(super) fn weights(&mut self, raw: Spanned<RawWeights>, policy: Policy) -> Option<Weights> {
-        let place = Place::File(raw.referenced);
-        let by_scorer = by_scorer(raw.value).map(|(scorer, text)| {
-            // One at fault stands as 1: it is no reason to find all of them 0.
-            let default = if text.is_some() { 1.0 } else { 0.0 };
-            let path = format!("weights.{}", scorer.name());
-            (scorer, self.value(&path, text, default, |text| number(text, WEIGHT_MAX)))
-        });
-        if policy.weights().is_none() {
-            let found = format_args!("weights for {}", policy.name());
-            self.add(&place, "weights", Reason::thing(found, format_args!("them for {}", summing())));
-            return None;
-        }
-        let weights =
-            Weights::new(&by_scorer).map_err(|_| Reason::thing("no weight above 0", "at least one"));
-        self.ok(&place, "weights", weights)
-    }
+const POLICY: Key =
+    live("policy", "What ranks the endpoints").default_is("expected-ttft; with weights prefix");
+const WEIGHTS: Key =
+    live("weights", "What each scorer counts for, in policies that sum; what is not named counts 0")
+        .default_is("the policy's own");
+const MATCH_LENGTH: Key =
+    live("match_length_weight", "How much a long match counts beyond its share, in the scorer `prefix`");
+const SEED: Key = live("seed", "The seed of the tie-break and of the policy `random`");
+const SCHEDULER: Key = live(
+    "scheduler",
+    "A file with llm-d's EndpointPickerConfig, in place of policy, weights and match_length_weight",
+);
+const POLICIES: Choice<Policy> =
+    Choice { names: &Policy::NAMES, from_name: Policy::from_name, name: |policy| policy.name() };
 
-    pub(super) fn match_length(&mut self, raw: Text) -> MatchLength {
-        let weight = self.value("match_length_weight", raw, MATCH_LENGTH_WEIGHT, |text| number(text, 1.0));
-        MatchLength::new(weight, MatchLength::SCALE_TOKENS).unwrap_or_default()
+/// How a pool chooses.
+pub(super) struct Scoring {
+    pub(super) policy: Policy,
+    pub(super) weights: Option<Weights>,
+    pub(super) match_length: MatchLength,
+    pub(super) seed: u64,
+}
+
+/// Weights alone mean the policy that they are known for.
+pub(super) fn read(section: &mut Section<'_, '_>, flags: &Flags) -> Scoring {
+    let default = if section.has(WEIGHTS.name) { Policy::Prefix } else { defaults::POLICY };
+    let flag = ("--policy", flags.policy.as_deref());
+    let policy = section.value_or_flag(POLICY, &POLICIES, default, flag);
+    let weights = weights(section, policy.value);
+    let match_length = section.value(MATCH_LENGTH, &Numbers { max: 1.0 }, MATCH_LENGTH_WEIGHT).value;
+    let match_length = MatchLength::new(match_length, MatchLength::SCALE_TOKENS).unwrap_or_default();
+    let seed = section.value(SEED, &Integers { min: 0, max: u64::MAX }, defaults::SEED).value;
+    let scoring = Scoring { policy: policy.value, weights, match_length, seed };
+    match section.optional(SCHEDULER, &FilePath) {
+        None => scoring,
+        Some(file) => scheduled(section, &file, &policy, scoring),
     }
 }
 
-fn by_scorer(raw: RawWeights) -> [(Scorer, Text); Scorer::ALL.len()] {
-    let RawWeights { prefix, queue, kv, no_hit_lru, running, in_flight, token_load, lora, session } = raw;
-    [
-        (Scorer::Prefix, prefix),
-        (Scorer::Queue, queue),
-        (Scorer::Kv, kv),
-        (Scorer::NoHitLru, no_hit_lru),
-        (Scorer::Running, running),
-        (Scorer::InFlight, in_flight),
-        (Scorer::TokenLoad, token_load),
-        (Scorer::Lora, lora),
-        (Scorer::Session, session),
-    ]
+/// The weights; none for a policy without any, which is a fault.
+fn weights(section: &mut Section<'_, '_>, policy: Policy) -> Option<Weights> {
+    let written =
+        section.optional_section(WEIGHTS, |weights| Scorer::ALL.map(|scorer| weight(weights, scorer)))?;
+    if policy.weights().is_none() {
+        let found = format_args!("weights for {}", policy.name());
+        let reason = Reason::thing(found, format_args!("them for {}", summing()));
+        section.reader.fault_of(&written, reason);
+        return None;
+    }
+    let weights = Weights::new(&written.value);
+    let none = |_| section.reader.fault_of(&written, Reason::thing("no weight above 0", "at least one"));
+    weights.map_err(none).ok()
+}
+
+fn weight(weights: &mut Section<'_, '_>, scorer: Scorer) -> (Scorer, f64) {
+    // One at fault stands as 1: it is no reason to find all of them 0.
+    let default = if weights.has(scorer.name()) { 1.0 } else { 0.0 };
+    let key = live(scorer.name(), about(scorer));
+    (scorer, weights.value(key, &Numbers { max: WEIGHT_MAX }, default).value)
+}
+
+fn about(scorer: Scorer) -> &'static str {
+    match scorer {
+        Scorer::Prefix => "Share of the prompt that is cached",
+        Scorer::Queue => "Fewer requests that wait",
+        Scorer::Kv => "More room in the KV cache",
+        Scorer::NoHitLru => "For a prompt that nobody holds: the longest without such a one",
+        Scorer::Running => "Fewer requests that run",
+        Scorer::InFlight => "Fewer requests of this router",
+        Scorer::TokenLoad => "Fewer uncached tokens of this router's requests",
+        Scorer::Lora => "The adapter is loaded, or has room",
+        Scorer::Session => "Where the session was before",
+    }
 }
 
 /// Names of the policies that sum.
@@ -58,66 +91,26 @@ fn summing() -> String {
     one_of(&summing.map(Policy::name).collect::<Vec<_>>())
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::{Config, Flags, System, load};
-
-    fn file(text: &str) -> Result<Config, String> {
-        load(Some(("f", text)), &Flags::default(), &System).map_err(|faults| faults.to_string())
-    }
-
-    #[test]
-    fn weights_replace_the_preset_of_a_policy_that_sums() {
-        for (shows, text, weights) in [
-            ("none", "policy: prefix\n", None),
-            ("nothing written", "weights:\n", None),
-            ("one, the others 0", "weights: {token-load: 0.5}\n", Some((Scorer::TokenLoad, 0.5))),
-            ("of another policy", "{policy: affinity, weights: {kv: 3, lora: 0}}", Some((Scorer::Kv, 3.0))),
-        ] {
-            let found = file(text).unwrap().pool.weights;
-            assert_eq!(found, weights.map(|weight| Weights::new(&[weight]).unwrap()), "{shows}");
+/// What an EndpointPickerConfig says, in place of the three keys that say the same.
+fn scheduled(
+    section: &mut Section<'_, '_>,
+    file: &Placed<String>,
+    policy: &Placed<Policy>,
+    scoring: Scoring,
+) -> Scoring {
+    for key in [POLICY, WEIGHTS, MATCH_LENGTH] {
+        if section.has(key.name) {
+            let found = format_args!("it beside {}", key.name);
+            section.reader.fault_of(file, Reason::thing(found, "one of the two"));
         }
     }
-
-    #[test]
-    fn wrong_weights_are_told_with_their_place() {
-        const NUMBER: &str = "wanted a number from 0 to 1000000, such as 1 or 0.5";
-        const FOR: &str = "wanted them for prefix, prefix-only or affinity";
-        let scorers = one_of(&Scorer::NAMES);
-        for (text, fault) in [
-            (
-                "weights: {speed: 1}\n",
-                format!("f:1:11: weights.speed: found an unknown key, wanted {scorers}").as_str(),
-            ),
-            ("weights: {kv: -1}\n", &format!("f:1:15: weights.kv: found \"-1\", {NUMBER}")),
-            (
-                "weights: {no-hit-lru: .nan}\n",
-                &format!("f:1:23: weights.no-hit-lru: found \".nan\", {NUMBER}"),
-            ),
-            ("weights: {prefix: inf}\n", &format!("f:1:19: weights.prefix: found \"inf\", {NUMBER}")),
-            ("weights: {prefix: 1000001}\n", &format!("f:1:19: weights.prefix: found \"1000001\", {NUMBER}")),
-            ("weights: {}\n", "f:1:10: weights: found no weight above 0, wanted at least one"),
-            (
-                "weights: {kv: 0, queue: 0.0}\n",
-                "f:1:10: weights: found no weight above 0, wanted at least one",
-            ),
-            ("weights: 3\n", "f:1:10: weights: found another kind of value, wanted keys and values"),
-            (
-                "policy: sticky\nweights: {kv: 1}\n",
-                &format!("f:2:10: weights: found weights for sticky, {FOR}"),
-            ),
-            (
-                "match_length_weight: 1.5\n",
-                "f:1:22: match_length_weight: found \"1.5\", wanted a number from 0 to 1, such as 1 or 0.5",
-            ),
-        ] {
-            assert_eq!(file(text).unwrap_err(), fault, "{text}");
-        }
-        let given = Flags { policy: Some("random".to_owned()), ..Flags::default() };
-        let fault = load(Some(("f", "weights: {kv: 1}\n")), &given, &System).unwrap_err().to_string();
-        assert_eq!(fault, format!("f:1:10: weights: found weights for random, {FOR}"), "the flag counts");
+    if let Place::Flag(_) = policy.place {
+        let found = format_args!("it beside {}", file.path);
+        section.reader.fault_of(policy, Reason::thing(found, "one of the two"));
     }
+    let Some(_text) = section.reader.file(&file.value, file.place, &file.path) else { return scoring };
+    // THE CALL OF `scheduler/` GOES HERE: the text and the file's name in; policy, weights and match length out, with
+    // settings whose origin is that file, and its faults into `section.reader.faults`. Until then:
+    section.reader.fault_of(file, Reason::thing("a scheduler configuration", "policy and weights"));
+    scoring
 }
