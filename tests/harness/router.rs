@@ -107,7 +107,7 @@ impl Router {
             let scraped = |row: &Value| {
                 row["scrapes"]["ok"].as_u64() > Some(0) || row["scrapes"]["failed"].as_u64() > Some(0)
             };
-            (rows.len() == endpoints && rows.iter().all(scraped)).then_some(())
+            (rows.len() >= endpoints && rows.iter().all(scraped)).then_some(())
         })
         .await;
     }
