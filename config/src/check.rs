@@ -7,8 +7,6 @@
 mod addresses;
 mod endpoints;
 mod scoring;
-#[cfg(test)]
-mod tests;
 
 use std::time::Duration;
 
@@ -21,8 +19,8 @@ use crate::faults::{Fault, Faults, Reason};
 use crate::quantity::{boolean, bytes, duration, integer, show_duration};
 use crate::raw::{self, RawConfig, RawIndex, RawLimits, RawLoad, RawTimeouts, Text, one_of};
 use crate::{
-    ClientTimeouts, ClientTls, Config, Edge, Engine, Flags, Index, Limits, Load, Loaded, Outside, Pool, Timeouts,
-    Tokenizer,
+    ClientTimeouts, ClientTls, Config, Edge, Engine, Flags, Index, Limits, Load, Loaded, Outside, Pool,
+    Timeouts, Tokenizer,
 };
 
 /// The shortest time-out: none is zero.

@@ -104,3 +104,11 @@ pub const DURATION_MAX: Duration = DAY;
 pub const FILE_BYTES_MAX: usize = MIB;
 /// Characters of a bad value that a fault repeats.
 pub const FOUND_CHARS_MAX: usize = 80;
+/// Lists and maps inside each other in a file; ours has 5.
+pub const TREE_DEPTH_MAX: usize = 64;
+/// Values of a file, with those that its aliases repeat.
+pub const TREE_NODES_MAX: usize = 262_144;
+/// Bytes that the aliases of a file repeat.
+pub const ALIASED_BYTES_MAX: usize = MIB;
+/// Faults of one configuration that are told.
+pub const FAULTS_MAX: usize = 256;

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use url::{Host, Url};
 
-use crate::defaults::{ENDPOINT_NAME_BYTES_MAX, ENDPOINT_PORT};
 use crate::Secret;
+use crate::defaults::{ENDPOINT_NAME_BYTES_MAX, ENDPOINT_PORT};
 use crate::faults::Reason;
 
 const WANTED_URL: &str = "http://HOST[:PORT]";

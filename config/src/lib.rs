@@ -13,6 +13,7 @@ mod quantity;
 mod raw;
 mod secret;
 mod tls;
+pub mod tree;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
