@@ -104,11 +104,7 @@ impl Fault {
 impl Reason {
     /// For a value that may be repeated to the operator: quoted, escaped, and cut after [`FOUND_CHARS_MAX`].
     pub(crate) fn text(found: &str, wanted: impl fmt::Display) -> Self {
-        let mut shown: String = found.chars().take(FOUND_CHARS_MAX).collect();
-        if shown.len() < found.len() {
-            shown.push('…');
-        }
-        Self(format!("found {shown:?}, wanted {wanted}"))
+        Self(format!("found {}, wanted {wanted}", quoted(found)))
     }
 
     /// For what is described instead of repeated: a thing that is absent, or may hold a secret.
@@ -116,10 +112,24 @@ impl Reason {
         Self(format!("found {found}, wanted {wanted}"))
     }
 
+    /// In the words of somebody else's rules, such as those of a Kubernetes cluster.
+    pub(crate) fn said(words: String) -> Self {
+        Self(words)
+    }
+
     /// In the words of the YAML reader, cut to one line.
     pub(crate) fn reader(message: &str) -> Self {
         Self(message.lines().collect::<Vec<_>>().join(" "))
     }
+}
+
+/// A text as it is repeated to the operator: quoted, escaped, and cut after [`FOUND_CHARS_MAX`].
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(FOUND_CHARS_MAX).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
 }
 
 /// The path of a key in what stands at `parent`; an odd key escaped and cut.

@@ -8,6 +8,7 @@ pub mod defaults;
 mod edge;
 mod endpoint;
 mod faults;
+pub mod inference_pool;
 mod pool;
 mod quantity;
 mod raw;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use picker::hash::BlockSize;
 use picker::Tuning;
+use picker::hash::BlockSize;
 use picker::policy::Policy;
 use picker::score::Weights;
 use picker::score::prefix::MatchLength;
