@@ -12,6 +12,7 @@ pub mod inference_pool;
 mod pool;
 mod quantity;
 mod raw;
+pub mod scheduler;
 mod secret;
 mod tls;
 pub mod tree;
