@@ -30,7 +30,7 @@ fn every_command_has_an_example() {
 #[test]
 fn a_good_file_passes_and_a_bad_one_is_named_with_its_line() {
     let folder = env!("CARGO_MANIFEST_DIR");
-    let example = format!("{folder}/../deploy/examples/three-replicas.yaml");
+    let example = format!("{folder}/../deploy/examples/replace-a-service.yaml");
     assert!(run(&["check", &example]).status.success());
     let bad = format!("{folder}/tests/fixtures/typo.yaml");
     let output = run(&["check", &bad]);

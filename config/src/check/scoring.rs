@@ -51,6 +51,7 @@ pub(super) fn read(section: &mut Section<'_, '_>, flags: &Flags) -> Scoring {
 
 /// The weights; none for a policy without any, which is a fault.
 fn weights(section: &mut Section<'_, '_>, policy: Policy) -> Option<Weights> {
+    let faults = section.reader.faults.iter().count();
     let written =
         section.optional_section(WEIGHTS, |weights| Scorer::ALL.map(|scorer| weight(weights, scorer)))?;
     if policy.weights().is_none() {
@@ -59,9 +60,12 @@ fn weights(section: &mut Section<'_, '_>, policy: Policy) -> Option<Weights> {
         section.reader.fault_of(&written, reason);
         return None;
     }
-    let weights = Weights::new(&written.value);
-    let none = |_| section.reader.fault_of(&written, Reason::thing("no weight above 0", "at least one"));
-    weights.map_err(none).ok()
+    let weights = Weights::new(&written.value).ok();
+    // One that is misspelled is told already.
+    if weights.is_none() && section.reader.faults.iter().count() == faults {
+        section.reader.fault_of(&written, Reason::thing("no weight above 0", "at least one"));
+    }
+    weights
 }
 
 fn weight(weights: &mut Section<'_, '_>, scorer: Scorer) -> (Scorer, f64) {
