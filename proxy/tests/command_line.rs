@@ -39,6 +39,25 @@ fn a_good_file_passes_and_a_bad_one_is_named_with_its_line() {
 }
 
 #[test]
+fn what_holds_is_explained_with_origins() {
+    let example = format!("{}/../deploy/examples/replace-a-service.yaml", env!("CARGO_MANIFEST_DIR"));
+    let output = run(&["check", "--explain", &example]);
+    assert!(output.status.success());
+    let told = text(&output.stdout);
+    for (value, origin) in [("drain: 30s", "yaml:16:8"), ("pools[0].policy: expected-ttft", "# default")] {
+        let line = told.lines().find(|line| line.starts_with(value));
+        assert!(line.is_some_and(|line| line.ends_with(origin)), "{value} {origin}: {told}");
+    }
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let output = run(&["check", "--schema"]);
+    assert_eq!(text(&output.stdout), include_str!("../../deploy/prefixroute.schema.json"));
+    assert_eq!(run(&["check"]).status.code(), Some(2), "nothing to check");
+}
+
+#[test]
 fn an_unknown_command_is_a_usage_error() {
     assert_eq!(run(&["serv"]).status.code(), Some(2));
 }
