@@ -26,7 +26,7 @@ async fn fleet() -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
     b.load(Load::waiting(50.0));
     let load = "load:\n  scrape_interval: 60s\n  stale_after: 120s\n";
-    let router = Setup::of(&[&a, &b]).yaml(load).start().await;
+    let router = Setup::of(&[&a, &b]).pool(load).start().await;
     (a, b, router)
 }
 

@@ -15,7 +15,7 @@ fn request(target: &str, headers: &str) -> Vec<u8> {
 /// A fleet of two, one of which holds the prompt, and a listener outside of it.
 async fn fleet() -> (Stub, Stub, Stub, Router) {
     let (a, b, sink) = (Stub::start().await, Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml("policy: prefix-only").start().await;
+    let router = Setup::of(&[&a, &b]).policy("prefix-only").start().await;
     router.chat(prompts::cold(1)).await;
     (a, b, sink, router)
 }

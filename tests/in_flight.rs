@@ -59,7 +59,7 @@ fn endings() -> Vec<(&'static str, u16, Answer)> {
 #[tokio::test]
 async fn whatever_the_engine_does_gives_its_load_back() {
     let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).yaml("timeouts: {first_byte: 300ms, idle: 300ms}").start().await;
+    let router = Setup::of(&[&stub]).pool("timeouts: {first_byte: 300ms, idle: 300ms}").start().await;
     for (asked, body) in [("for a stream", streamed as fn(u64) -> String), ("for it whole", prompts::cold)] {
         for (seed, (shows, status, answer)) in (0..).zip(endings()) {
             stub.always(answer);
@@ -97,7 +97,7 @@ async fn a_client_that_leaves_gives_its_load_back() {
 #[tokio::test]
 async fn an_endpoint_that_refuses_keeps_nothing_and_the_next_one_neither() {
     let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml("load: {scrape_interval: 5s, stale_after: 1m}").start().await;
+    let router = Setup::of(&[&a, &b]).pool("load: {scrape_interval: 5s, stale_after: 1m}").start().await;
     a.refuse().await;
     for seed in 0..6 {
         assert_eq!(router.chat(streamed(seed)).await.endpoint(), "b");
@@ -200,7 +200,7 @@ async fn only_uncached_tokens_are_booked() {
 #[tokio::test]
 async fn what_the_last_scrape_has_not_seen_is_counted() {
     let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).yaml("load: {scrape_interval: 2s, stale_after: 1m}").start().await;
+    let router = Setup::of(&[&stub]).pool("load: {scrape_interval: 2s, stale_after: 1m}").start().await;
     stub.always(Answer::steps([Step::Hang]));
     let mut clients = Vec::new();
     for seed in 0..3 {
@@ -240,7 +240,7 @@ async fn probes(router: &Router, stub: &Stub, count: u64, seed: u64) -> usize {
 
 async fn pair_on_in_flight() -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml("policy: least-queue").start().await;
+    let router = Setup::of(&[&a, &b]).policy("least-queue").start().await;
     (a, b, router)
 }
 

@@ -15,9 +15,9 @@ fn blocks(seed: u64, blocks: usize) -> String {
     prompts::chat(&prompts::text(seed, blocks * BLOCK - BEFORE_TEXT))
 }
 
-async fn pair(yaml: &str) -> (Stub, Stub, Router) {
+async fn pair(pool: &str) -> (Stub, Stub, Router) {
     let (a, b) = (Stub::start().await, Stub::start().await);
-    let router = Setup::of(&[&a, &b]).yaml(yaml).start().await;
+    let router = Setup::of(&[&a, &b]).pool(pool).start().await;
     (a, b, router)
 }
 
@@ -78,7 +78,7 @@ async fn an_index_that_cannot_fit_the_machine_is_refused_before_anything_starts(
         })
         .collect();
     let text = format!(
-        "listeners:\n  - address: {listen}\nadmin: {admin}\nendpoints:\n{rows}index: {{capacity_blocks: 67108863}}\n"
+        "listeners:\n  - address: {listen}\nadmin: {admin}\npools:\n- index: {{capacity_blocks: 67108863}}\n  endpoints:\n{rows}"
     );
     std::fs::write(&file, text).unwrap();
     let run = run(&["serve", "--config", file.to_str().unwrap()]).await;
@@ -253,7 +253,7 @@ async fn a_beginning_that_comes_again_is_known() {
 #[tokio::test]
 async fn a_refused_prompt_costs_the_others_nothing() {
     let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).yaml("index: {capacity_blocks: 1000}").start().await;
+    let router = Setup::of(&[&stub]).pool("index: {capacity_blocks: 1000}").start().await;
     for seed in 0..20 {
         assert_eq!(router.chat(blocks(seed, 40)).await.status(), 200);
     }

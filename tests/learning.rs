@@ -128,7 +128,7 @@ async fn an_address_that_refuses_once_keeps_its_credit() {
         let (a, b) = (Stub::start().await, Stub::start().await);
         let router = Setup::of(&[&a, &b])
             .policy(policy)
-            .yaml("load: {scrape_interval: 3s, stale_after: 1m}")
+            .pool("load: {scrape_interval: 3s, stale_after: 1m}")
             .start()
             .await;
         b.refuse().await;

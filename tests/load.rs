@@ -156,7 +156,7 @@ async fn served_promptly(router: &Router, requests: u64) {
 async fn a_lone_replica_whose_scrapes_hang_is_served_all_the_same() {
     for policy in POLICIES {
         let replicas: [Stub; 1] = stubs().await;
-        let router = Setup::of(&[&replicas[0]]).yaml(HASTY).policy(policy).start().await;
+        let router = Setup::of(&[&replicas[0]]).pool(HASTY).policy(policy).start().await;
         replicas[0].metrics(Metrics::Hang);
         scrapes_failed(&router, "a", 4).await;
         served_promptly(&router, 20).await;
@@ -175,7 +175,7 @@ async fn a_fleet_whose_scrapes_all_fail_is_served_all_the_same() {
             let replicas: [Stub; 3] = stubs().await;
             replicas.iter().for_each(|stub| stub.metrics(metrics.clone()));
             let router = Setup::of(&[&replicas[0], &replicas[1], &replicas[2]])
-                .yaml(HASTY)
+                .pool(HASTY)
                 .policy(policy)
                 .start()
                 .await;
@@ -195,7 +195,7 @@ async fn one_replica_whose_scrapes_fail_gets_less_and_comes_back() {
     for policy in POLICIES {
         let replicas: [Stub; 3] = stubs().await;
         let router =
-            Setup::of(&[&replicas[0], &replicas[1], &replicas[2]]).yaml(HASTY).policy(policy).start().await;
+            Setup::of(&[&replicas[0], &replicas[1], &replicas[2]]).pool(HASTY).policy(policy).start().await;
         replicas[0].metrics(Metrics::Hang);
         scrapes_failed(&router, "a", 4).await;
         let [a, b, c] = spread(&router, &replicas, 30).await;
@@ -213,7 +213,7 @@ async fn one_replica_whose_scrapes_fail_gets_less_and_comes_back() {
 async fn figures_that_are_stale_before_the_next_scrape_are_refused_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
-    let text = "endpoints:\n  - name: a\n    url: http://127.0.0.1:1\nload:\n  scrape_interval: 15s\n  stale_after: 200ms\n";
+    let text = "pools:\n- load:\n    scrape_interval: 15s\n    stale_after: 200ms\n";
     std::fs::write(&file, text).unwrap();
     let run = run(&["serve", "--config", file.to_str().unwrap()]).await;
     assert_eq!(run.code, 2, "{run:?}");

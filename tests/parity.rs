@@ -76,7 +76,7 @@ async fn router(policy: Policy, servers: impl Iterator<Item = SocketAddr>) -> Ro
     let setup =
         NAMES.iter().zip(servers).fold(Setup::default(), |setup, (name, at)| setup.endpoint(name, at));
     let policy = format!("policy: {}\nseed: {SEED}", policy.name());
-    setup.yaml(&policy).yaml("index: {tokenizer: words}\nload: {scrape_interval: 10ms}").start().await
+    setup.pool(&policy).pool("index: {tokenizer: words}\nload: {scrape_interval: 10ms}").start().await
 }
 
 /// As a stream that ends in its usage: the router sees the first token and the report.

@@ -75,7 +75,7 @@ async fn metrics_are_scraped_again_and_again() {
 async fn a_dead_upstream_is_502() {
     let stub = Stub::start().await;
     let slow = "load:\n  scrape_interval: 60s\n  stale_after: 120s\n";
-    let router = Setup::of(&[&stub]).yaml(slow).start().await;
+    let router = Setup::of(&[&stub]).pool(slow).start().await;
     stub.refuse().await;
     router.chat(cold(1)).await.assert_router_error(502);
     router.idle().await;
@@ -99,7 +99,7 @@ async fn without_a_usable_endpoint_the_answer_is_503_with_retry_after_or_502() {
 #[tokio::test]
 async fn an_engine_that_says_nothing_is_504() {
     let stub = Stub::answering(Answer::steps([Step::Hang])).await;
-    let router = Setup::of(&[&stub]).yaml("timeouts:\n  first_byte: 300ms\n").start().await;
+    let router = Setup::of(&[&stub]).pool("timeouts:\n  first_byte: 300ms\n").start().await;
     router.chat(cold(1)).await.assert_router_error(504);
     stub.abandoned(0, Duration::from_secs(1)).await;
     router.idle().await;
@@ -112,7 +112,7 @@ async fn an_engine_that_stops_or_trickles_in_its_head_is_504() {
     let trickle = half.as_bytes().chunks(1).flat_map(|byte| [write(byte), Step::Pause(TRICKLE)]);
     for steps in [vec![write(half), Step::Hang], trickle.collect()] {
         let stub = Stub::answering(Answer::steps(steps)).await;
-        let router = Setup::of(&[&stub]).yaml("timeouts:\n  first_byte: 500ms\n").start().await;
+        let router = Setup::of(&[&stub]).pool("timeouts:\n  first_byte: 500ms\n").start().await;
         let started = Instant::now();
         router.chat(cold(1)).await.assert_router_error(504);
         let taken = started.elapsed();
@@ -125,7 +125,7 @@ async fn an_engine_that_stops_or_trickles_in_its_head_is_504() {
 #[tokio::test]
 async fn a_stream_that_falls_silent_ends_visibly_broken() {
     let stub = Stub::answering(Answer::stream([chunk("data: 1\n\n"), Step::Hang])).await;
-    let router = Setup::of(&[&stub]).yaml("timeouts:\n  idle: 300ms\n").start().await;
+    let router = Setup::of(&[&stub]).pool("timeouts:\n  idle: 300ms\n").start().await;
     let response = router.chat(cold(1)).await;
     assert_eq!(response.text(), "data: 1\n\n");
     assert!(response.broken.is_some(), "{response:?}");
@@ -353,7 +353,7 @@ async fn an_unreachable_endpoint_starts_and_is_not_ready() {
 /// A fleet may still be empty (D39): alive, not ready, 503.
 #[tokio::test]
 async fn without_endpoints_the_router_starts_and_is_not_ready() {
-    let router = Setup::default().yaml("endpoints: []").start().await;
+    let router = Setup::default().start().await;
     assert_eq!(exchange(router.admin, get("/readyz")).await.status(), 503);
     let response = router.chat(cold(1)).await;
     response.assert_router_error(503);
@@ -386,7 +386,7 @@ async fn every_policy_serves_and_says_its_name_and_its_reasons() {
         ("expected-ttft", &["balance", "in-flight", "kv", "miss", "overload", "prefill", "wait"]),
     ] {
         let stubs = [Stub::start().await, Stub::start().await];
-        let router = Setup::of(&[&stubs[0], &stubs[1]]).yaml(&format!("policy: {policy}")).start().await;
+        let router = Setup::of(&[&stubs[0], &stubs[1]]).policy(policy).start().await;
         let responses: Vec<Response> = [router.chat(cold(1)).await, router.chat(cold(1)).await].into();
         assert!(
             responses.iter().all(|one| one.header("x-prefixroute-policy") == Some(policy)),

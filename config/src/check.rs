@@ -1,279 +1,220 @@
-//! From texts to checked values, collecting every fault on the way.
+//! From a tree and flags to checked values, collecting every fault on the way.
 //!
-//! A value at fault is replaced by its default so that the checks go on; a configuration with a fault never
-//! gets out. Each struct of `raw` is taken apart without `..`: a new key does not compile until it is handled
-//! here.
+//! Each key is named in one place, here or in the files below: where it is read.
 
-mod addresses;
+mod edge;
 mod endpoints;
+mod headers;
+mod listeners;
+mod names;
+mod network;
+mod pools;
 mod scoring;
+mod tenants;
+mod tls;
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use picker::hash::BlockSize;
-use picker::policy::Policy;
-use serde_saphyr::{Location, Spanned};
+use scoring::Scheduled;
 
-use crate::defaults::{self, BYTES_MAX, CAPACITY_BLOCKS_MAX, DURATION_MAX};
-use crate::faults::{Fault, Faults, Reason};
-use crate::quantity::{boolean, bytes, duration, integer, show_duration};
-use crate::raw::{self, RawConfig, RawIndex, RawLimits, RawLoad, RawTimeouts, Text, one_of};
-use crate::{
-    ClientTimeouts, ClientTls, Config, Edge, Engine, Flags, Index, Limits, Load, Loaded, Outside, Pool,
-    Timeouts, Tokenizer,
-};
+use crate::defaults::{self, BYTES_MAX, DURATION_MAX};
+use crate::faults::{Faults, Reason};
+use crate::read::form::{Durations, Sizes, Switch, Text};
+use crate::read::{Described, Key, Place, Placed, Reader, Section, Shape, live, restart};
+use crate::scheduler;
+use crate::tree::{self, At, Node, Value};
+use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside};
 
-/// The shortest time-out: none is zero.
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// What most time-outs may be: none is zero.
+pub(crate) const TIMEOUT: Durations = Durations { min: Duration::from_millis(1), max: DURATION_MAX };
+const SIZE: Sizes = Sizes { min: 1, max: BYTES_MAX };
+const DRAIN: Durations = Durations { min: Duration::ZERO, max: DURATION_MAX };
 
 /// See [`crate::load`].
 pub(crate) fn check(
     file: Option<(&str, &str)>,
     flags: &Flags,
-    _outside: &dyn Outside,
+    outside: &dyn Outside,
 ) -> Result<Loaded, Faults> {
     let (name, text) = file.unwrap_or_default();
-    let mut checker = Checker { file: name, faults: Faults::default() };
-    let raw = raw::parse(name, text).unwrap_or_else(|fault| {
-        checker.faults.add(fault);
-        RawConfig::default()
+    let (node, faults) = if file.is_some() { written(name, text) } else { Default::default() };
+    let mut reader = Reader::new(name, outside, known);
+    reader.faults = faults;
+    let document = node.as_ref().filter(|node| scheduler::is_scheduler(node));
+    let config = match document {
+        Some(document) => scheduled(&mut reader, name, document, flags),
+        None => reader.root(node.as_ref(), |top| config(top, flags)),
+    };
+    let Reader { faults, settings, files, .. } = reader;
+    if faults.is_empty() { Ok(Loaded { config, settings, files }) } else { Err(faults) }
+}
+
+/// A file that is all llm-d's: one pool by it, everything else by default or by flags.
+fn scheduled(reader: &mut Reader<'_>, name: &str, document: &Node, flags: &Flags) -> Config {
+    let mut config = reader.root(None, |top| config(top, flags));
+    if flags.policy.is_some() {
+        let reason = Reason::thing("it beside an EndpointPickerConfig", "one of the two");
+        reader.fault(Place::Flag("--policy"), "", reason);
+    }
+    let scheduler = scheduler::read_document(name, document, &mut reader.faults);
+    if let Some((scheduler, pool)) = scheduler.zip(config.pools.first_mut()) {
+        let scheduled = Scheduled { scheduler, file: name.to_owned(), pool: "pools[0]".to_owned() };
+        scheduled.apply(reader, pool);
+    }
+    config
+}
+
+/// The file's tree. One that ended the reading is told and lacks nothing.
+fn written(name: &str, text: &str) -> (Option<Node>, Faults) {
+    let told = Node { at: At { line: 1, column: 1 }, value: Value::Told };
+    let (node, faults) = tree::document(name, text).unwrap_or_else(|faults| (None, faults));
+    (Some(node.unwrap_or(told)), faults)
+}
+
+/// Every key, as the reading names and describes it.
+pub(crate) fn described() -> Shape {
+    let mut reader = Reader::new("", &Nothing, HashSet::new).describing();
+    reader.root(None, |top| config(top, &Flags::default()));
+    Shape::Section(reader.into_described())
+}
+
+/// The path of every key, with `[]` for each item of a list.
+fn known() -> HashSet<String> {
+    let mut paths = HashSet::new();
+    described().visit("", &mut |path: &str, _: &Described| {
+        paths.insert(path.to_owned());
     });
-    let config = checker.config(raw, flags);
-    if checker.faults.is_empty() {
-        Ok(Loaded { config, settings: Vec::new(), files: Vec::new() })
-    } else {
-        Err(checker.faults)
+    paths
+}
+
+/// A description asks for nothing outside.
+struct Nothing;
+
+impl Outside for Nothing {
+    fn variable(&self, _: &str) -> Result<String, String> {
+        Err(String::new())
+    }
+
+    fn file(&self, _: &Path) -> Result<Vec<u8>, String> {
+        Err(String::new())
     }
 }
 
-/// Where a value was written.
-#[derive(Clone, Debug)]
-enum Place {
-    File(Location),
-    Flag(&'static str),
+fn config(top: &mut Section<'_, '_>, flags: &Flags) -> Config {
+    const RESPONSE_HEADERS: Key =
+        live("response_headers", "Whether answers carry the `x-prefixroute-*` headers");
+    const WATCH: Key = live("watch", "Whether the file is looked at for changes, and reloaded");
+    const DRAIN_KEY: Key = live("drain", "Time that running requests get after SIGTERM; zero stops at once");
+    let (listeners, admin) = listeners::read(top, flags);
+    let pools = pools::read(top, flags);
+    let edge = edge::read(top);
+    let limits = top.section(LIMITS, limits);
+    let timeouts = top.section(TIMEOUTS, timeouts);
+    let response_headers = top.value(RESPONSE_HEADERS, &Switch, defaults::RESPONSE_HEADERS).value;
+    let access_log = access_log(top);
+    let traces = top.optional(TRACES, &TRACES_FORM).map(|url| url.value);
+    let watch = top.value(WATCH, &Switch, defaults::WATCH).value;
+    let drain = top.value(DRAIN_KEY, &DRAIN, defaults::DRAIN).value;
+    Config {
+        listeners,
+        admin,
+        pools,
+        edge,
+        limits,
+        timeouts,
+        response_headers,
+        access_log,
+        traces,
+        watch,
+        drain,
+    }
 }
 
-/// The faults so far, and the name of the file for their places.
-struct Checker<'a> {
-    file: &'a str,
-    faults: Faults,
+const LIMITS: Key = live("limits", "What clients may send");
+const BODY: Key = live("body_bytes_max", "Bytes of one request's body; a longer one is answered 413");
+const BODIES: Key = restart("bodies_bytes_max", "Bytes of all bodies held in memory at once");
+
+fn limits(section: &mut Section<'_, '_>) -> Limits {
+    let body = section.value(BODY, &SIZE, defaults::BODY_BYTES_MAX);
+    let bodies = section.value(BODIES, &SIZE, defaults::BODIES_BYTES_MAX);
+    let limits = Limits { body_bytes_max: body.value, bodies_bytes_max: bodies.value };
+    if bodies.value < body.value
+        && let Some(place) = first_written(&[&bodies, &body])
+    {
+        let wanted = format!("at least limits.body_bytes_max, {} bytes", body.value);
+        let reason = Reason::thing(format_args!("{} bytes", bodies.value), wanted);
+        section.reader.fault(place, &bodies.path, reason);
+    }
+    limits
 }
 
-impl Checker<'_> {
-    fn config(&mut self, raw: RawConfig, flags: &Flags) -> Config {
-        let RawConfig {
-            listeners,
-            admin,
-            policy,
-            weights,
-            match_length_weight,
-            seed,
-            response_headers,
-            endpoints,
-            index,
-            load,
-            limits,
-            timeouts,
-            drain,
-        } = raw;
-        let (listeners, admin) = self.addresses(listeners, admin, flags);
-        let policy = self.policy(policy, weights.is_some(), flags);
-        let (client_timeouts, timeouts) = self.timeouts(timeouts.unwrap_or_default());
-        let pool = Pool {
-            name: "default".to_owned(),
-            models: Vec::new(),
-            aliases: Default::default(),
-            models_interval: Some(defaults::MODELS_INTERVAL),
-            engine: Engine::default(),
-            tls: ClientTls::default(),
-            attempts_max: defaults::ATTEMPTS_MAX,
-            policy,
-            weights: weights.and_then(|weights| self.weights(weights, policy)),
-            match_length: self.match_length(match_length_weight),
-            tuning: Default::default(),
-            seed: self.value("seed", seed, defaults::SEED, |text| integer(text, 0, u64::MAX)),
-            endpoints: self.endpoints(endpoints, flags),
-            index: self.index(index.unwrap_or_default()),
-            load: self.load(load.unwrap_or_default()),
-            timeouts,
-        };
-        let limits = self.limits(limits.unwrap_or_default());
-        let response_headers =
-            self.value("response_headers", response_headers, defaults::RESPONSE_HEADERS, boolean);
-        let drain =
-            self.value("drain", drain, defaults::DRAIN, |text| duration(text, Duration::ZERO, DURATION_MAX));
-        let edge = Edge {
-            tenants: Vec::new(),
-            client_key: Default::default(),
-            cache_salt_secret: None,
-            cors: None,
-            paths: Vec::new(),
-            trusted_proxies: Vec::new(),
-            forwarded_headers: false,
-        };
-        Config {
-            listeners,
-            admin,
-            pools: vec![pool],
-            edge,
-            limits,
-            timeouts: client_timeouts,
-            response_headers,
-            access_log: None,
-            traces: None,
-            watch: true,
-            drain,
+/// Where two values that do not go together are told: at the first of them that was written. Values at fault are
+/// defaults already.
+fn first_written<T>(values: &[&Placed<T>]) -> Option<crate::read::Place> {
+    values.iter().find(|value| value.is_written()).map(|value| value.place)
+}
+
+const TIMEOUTS: Key = live("timeouts", "How long clients may take");
+
+fn timeouts(section: &mut Section<'_, '_>) -> ClientTimeouts {
+    const REQUEST_BODY: Key = live("request_body", "Time for a whole request body to arrive");
+    const CLIENT_WRITE: Key = live("client_write", "Time that a client may leave an answer unread");
+    const KEEP_ALIVE: Key = live("keep_alive", "Life of an unused connection of a client");
+    ClientTimeouts {
+        request_body: section.value(REQUEST_BODY, &TIMEOUT, defaults::REQUEST_BODY_TIMEOUT).value,
+        client_write: section.value(CLIENT_WRITE, &TIMEOUT, defaults::CLIENT_WRITE_TIMEOUT).value,
+        keep_alive: section.value(KEEP_ALIVE, &TIMEOUT, defaults::KEEP_ALIVE_TIMEOUT).value,
+    }
+}
+
+/// A path in the configuration is from the file's own folder.
+fn access_log(top: &mut Section<'_, '_>) -> Option<AccessLog> {
+    const ACCESS_LOG: Key = live(
+        "access_log",
+        "Where a line of JSON for each request goes; a file is opened to append, and anew at each reload",
+    );
+    const FORM: Text<PathBuf> = Text {
+        wanted: "stdout or a path",
+        pattern: "^.+$",
+        read: |text| {
+            let path = !text.is_empty() && !text.contains('\0');
+            if path { Ok(PathBuf::from(text)) } else { Err(Reason::text(text, "stdout or a path")) }
+        },
+        show: |path| path.display().to_string(),
+    };
+    let written = top.optional(ACCESS_LOG, &FORM)?.value;
+    if written == Path::new("stdout") {
+        return Some(AccessLog::Stdout);
+    }
+    Some(AccessLog::File(top.reader.in_folder(&written)))
+}
+
+const TRACES: Key =
+    restart("traces", "Where spans go by OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`");
+const WANTED_URL: &str = "http[s]://HOST[:PORT][/PATH]";
+const TRACES_FORM: Text<String> = Text {
+    wanted: WANTED_URL,
+    pattern: "^https?://[^/?#@]+(/[^?#]*)?$",
+    read: traces_url,
+    show: String::clone,
+};
+
+/// Parts that may hold a secret are not repeated.
+fn traces_url(text: &str) -> Result<String, Reason> {
+    for (mark, part) in
+        [('@', "a URL with a user"), ('?', "a URL with a query"), ('#', "a URL with a fragment")]
+    {
+        if text.contains(mark) {
+            return Err(Reason::thing(part, WANTED_URL));
         }
     }
-
-    /// Weights alone mean the policy that they are known for.
-    fn policy(&mut self, raw: Text, has_weights: bool, flags: &Flags) -> Policy {
-        let parse =
-            |text: &str| Policy::from_name(text).ok_or_else(|| Reason::text(text, one_of(&Policy::NAMES)));
-        let default = if has_weights { Policy::Prefix } else { defaults::POLICY };
-        let from_file = self.value("policy", raw, default, parse);
-        self.flag("--policy", flags.policy.as_deref(), parse).unwrap_or(from_file)
+    let mended = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\\';
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let plain = rest.is_some_and(|rest| !rest.starts_with('/')) && !text.contains(mended);
+    match url::Url::parse(text) {
+        Ok(url) if plain && url.port() != Some(0) => Ok(text.to_owned()),
+        _ => Err(Reason::text(text, WANTED_URL)),
     }
-
-    fn index(&mut self, raw: RawIndex) -> Index {
-        let RawIndex { tokenizer, block_tokens, capacity_blocks } = raw;
-        let tokenizer = self.value("index.tokenizer", tokenizer, defaults::TOKENIZER, |text| {
-            Tokenizer::from_name(text).ok_or_else(|| Reason::text(text, one_of(&Tokenizer::NAMES)))
-        });
-        let block = self.value("index.block_tokens", block_tokens, default_block(tokenizer), block_size);
-        let capacity_blocks =
-            self.value("index.capacity_blocks", capacity_blocks, defaults::CAPACITY_BLOCKS, capacity);
-        Index { tokenizer, block, capacity_blocks }
-    }
-
-    fn load(&mut self, raw: RawLoad) -> Load {
-        let RawLoad { scrape_interval, scrape_timeout, stale_after, page_bytes_max } = raw;
-        let written =
-            [&stale_after, &scrape_interval].into_iter().flatten().next().map(|text| text.referenced);
-        let load = Load {
-            scrape_interval: self.value(
-                "load.scrape_interval",
-                scrape_interval,
-                defaults::SCRAPE_INTERVAL,
-                |text| duration(text, defaults::SCRAPE_INTERVAL_MIN, DURATION_MAX),
-            ),
-            scrape_timeout: self.timeout("load.scrape_timeout", scrape_timeout, defaults::SCRAPE_TIMEOUT),
-            stale_after: self.timeout("load.stale_after", stale_after, defaults::STALE_AFTER),
-            page_bytes_max: self.size("load.page_bytes_max", page_bytes_max, defaults::PAGE_BYTES_MAX),
-        };
-        self.check_stale_after(load, written);
-        load
-    }
-
-    /// With less, one late page would make every figure unknown, for ever. The values at fault already are
-    /// defaults.
-    fn check_stale_after(&mut self, load: Load, written: Option<Location>) {
-        let min = load.scrape_interval.saturating_mul(defaults::STALE_AFTER_INTERVALS_MIN);
-        if let Some(location) = written.filter(|_| load.stale_after < min) {
-            let wanted = format!("at least {}, twice load.scrape_interval", show_duration(min));
-            let reason = Reason::thing(show_duration(load.stale_after), wanted);
-            self.add(&Place::File(location), "load.stale_after", reason);
-        }
-    }
-
-    fn limits(&mut self, raw: RawLimits) -> Limits {
-        let RawLimits { body_bytes_max, bodies_bytes_max } = raw;
-        let written =
-            [&bodies_bytes_max, &body_bytes_max].into_iter().flatten().next().map(|text| text.referenced);
-        let limits = Limits {
-            body_bytes_max: self.size("limits.body_bytes_max", body_bytes_max, defaults::BODY_BYTES_MAX),
-            bodies_bytes_max: self.size(
-                "limits.bodies_bytes_max",
-                bodies_bytes_max,
-                defaults::BODIES_BYTES_MAX,
-            ),
-        };
-        if let Some(location) = written.filter(|_| limits.bodies_bytes_max < limits.body_bytes_max) {
-            let wanted = format!("at least limits.body_bytes_max, {} bytes", limits.body_bytes_max);
-            let reason = Reason::thing(format_args!("{} bytes", limits.bodies_bytes_max), wanted);
-            self.add(&Place::File(location), "limits.bodies_bytes_max", reason);
-        }
-        limits
-    }
-
-    fn timeouts(&mut self, raw: RawTimeouts) -> (ClientTimeouts, Timeouts) {
-        let RawTimeouts { request_body, connect, first_byte, idle, client_write, upstream_idle, keep_alive } =
-            raw;
-        let clients = ClientTimeouts {
-            request_body: self.timeout("timeouts.request_body", request_body, defaults::REQUEST_BODY_TIMEOUT),
-            client_write: self.timeout("timeouts.client_write", client_write, defaults::CLIENT_WRITE_TIMEOUT),
-            keep_alive: self.timeout("timeouts.keep_alive", keep_alive, defaults::KEEP_ALIVE_TIMEOUT),
-        };
-        let timeouts = Timeouts {
-            connect: self.timeout("timeouts.connect", connect, defaults::CONNECT_TIMEOUT),
-            first_byte: self.timeout("timeouts.first_byte", first_byte, defaults::FIRST_BYTE_TIMEOUT),
-            idle: self.timeout("timeouts.idle", idle, defaults::IDLE_TIMEOUT),
-            upstream_idle: self.timeout(
-                "timeouts.upstream_idle",
-                upstream_idle,
-                defaults::UPSTREAM_IDLE_TIMEOUT,
-            ),
-        };
-        (clients, timeouts)
-    }
-
-    fn timeout(&mut self, path: &str, raw: Text, default: Duration) -> Duration {
-        self.value(path, raw, default, |text| duration(text, TIMEOUT_MIN, DURATION_MAX))
-    }
-
-    fn size(&mut self, path: &str, raw: Text, default: usize) -> usize {
-        self.value(path, raw, default, |text| bytes(text, 1, BYTES_MAX))
-    }
-
-    /// The value of a key of the file: `default` where it is absent or at fault.
-    fn value<T>(
-        &mut self,
-        path: &str,
-        raw: Text,
-        default: T,
-        parse: impl FnOnce(&str) -> Result<T, Reason>,
-    ) -> T {
-        let Some(Spanned { value, referenced, .. }) = raw else { return default };
-        self.ok(&Place::File(referenced), path, parse(&value)).unwrap_or(default)
-    }
-
-    /// The value of a flag: none where it is absent or at fault.
-    fn flag<T>(
-        &mut self,
-        name: &'static str,
-        raw: Option<&str>,
-        parse: impl FnOnce(&str) -> Result<T, Reason>,
-    ) -> Option<T> {
-        self.ok(&Place::Flag(name), "", parse(raw?))
-    }
-
-    fn ok<T>(&mut self, place: &Place, path: &str, result: Result<T, Reason>) -> Option<T> {
-        result.map_err(|reason| self.add(place, path, reason)).ok()
-    }
-
-    fn add(&mut self, place: &Place, path: &str, reason: Reason) {
-        let place = match place {
-            Place::File(at) => format!("{}:{}:{}", self.file, at.line(), at.column()),
-            Place::Flag(name) => (*name).to_owned(),
-        };
-        self.faults.add(Fault { place, path: path.to_owned(), reason });
-    }
-}
-
-fn default_block(tokenizer: Tokenizer) -> BlockSize {
-    match tokenizer {
-        Tokenizer::Bytes => defaults::BLOCK_OF_BYTES,
-        Tokenizer::Words => defaults::BLOCK_OF_WORDS,
-    }
-}
-
-fn block_size(text: &str) -> Result<BlockSize, Reason> {
-    let tokens = integer(text, 1, defaults::BLOCK_TOKENS_MAX.into())?;
-    let wanted = |error| Reason::text(text, error);
-    BlockSize::new(i64::try_from(tokens).unwrap_or(i64::MAX)).map_err(wanted)
-}
-
-fn capacity(text: &str) -> Result<usize, Reason> {
-    let max = u64::try_from(CAPACITY_BLOCKS_MAX).unwrap_or(u64::MAX);
-    integer(text, 1, max).map(|blocks| usize::try_from(blocks).unwrap_or(CAPACITY_BLOCKS_MAX))
 }

@@ -41,8 +41,29 @@ pub const ENDPOINT_NAME_BYTES_MAX: usize = 63;
 /// The port of a URL that names none.
 pub const ENDPOINT_PORT: u16 = 80;
 
+/// The port of an `https://` URL that names none.
+pub const ENDPOINT_TLS_PORT: u16 = 443;
+/// The largest weight of an endpoint beside the 1 of an ordinary one.
+pub const ENDPOINT_WEIGHT_MAX: f64 = 1000.0;
+/// Headers that an endpoint, or a browser's list, may have.
+pub const HEADERS_MAX: usize = 32;
+/// Bytes of a header's value: what servers take in a line.
+pub const HEADER_VALUE_BYTES_MAX: usize = 4096;
+
+/// Pools in one process. Each has metrics, an index and tasks of its own.
+pub const POOLS_MAX: usize = 64;
+/// The name of the only pool.
+pub const POOL_NAME: &str = "default";
+/// Models that one pool may name, and aliases beside them.
+pub const MODELS_MAX: usize = 256;
+/// Bytes of a model's name.
+pub const MODEL_NAME_BYTES_MAX: usize = 256;
 /// Endpoints that one request is tried at.
 pub const ATTEMPTS_MAX: NonZeroU32 = NonZeroU32::new(3).expect("3 is not 0");
+/// Most endpoints that one request may be tried at: past it a poisonous request would break a fleet.
+pub const ATTEMPTS_LIMIT: u64 = 10;
+/// Shorter intervals cost the engines more than an adapter's sooner discovery is worth.
+pub const MODELS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// From one reading of an engine's `/v1/models` to the next.
 pub const MODELS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -81,6 +102,29 @@ pub const BODIES_BYTES_MAX: usize = GIB;
 /// The largest value of any size in the file: past it a size is a mistake in units.
 pub const BYTES_MAX: usize = 1024 * GIB;
 
+/// Certificates of one listener.
+pub const CERTIFICATES_MAX: usize = 64;
+/// Tenants in one process. Each has limits and labels of its own.
+pub const TENANTS_MAX: usize = 1024;
+/// Keys of one tenant: enough to hand one to each of its services, and to change them one by one.
+pub const TENANT_KEYS_MAX: usize = 64;
+/// Bytes of the secret that isolates caches, at least: fewer could be guessed.
+pub const CACHE_SALT_SECRET_BYTES_MIN: usize = 16;
+/// Origins that browsers may come from.
+pub const ORIGINS_MAX: usize = 64;
+/// How long browsers may remember what they were told.
+pub const CORS_MAX_AGE: Duration = Duration::from_secs(10 * 60);
+/// Patterns of paths that are served.
+pub const PATHS_MAX: usize = 256;
+/// Bytes of such a pattern.
+pub const PATH_BYTES_MAX: usize = 256;
+/// Networks of proxies that are believed.
+pub const TRUSTED_PROXIES_MAX: usize = 256;
+/// Whether engines are told the client's address.
+pub const FORWARDED_HEADERS: bool = false;
+/// Whether the file is looked at for changes.
+pub const WATCH: bool = true;
+
 /// Time for a whole request body to arrive.
 pub const REQUEST_BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a connection to an endpoint to stand.
@@ -118,3 +162,5 @@ pub const SCHEDULER_LIST_MAX: usize = 256;
 pub const ALIASED_BYTES_MAX: usize = MIB;
 /// Faults of one configuration that are told.
 pub const FAULTS_MAX: usize = 256;
+/// Characters up to which `check --explain` aligns origins.
+pub const EXPLAIN_COLUMN_MAX: usize = 80;

@@ -107,6 +107,37 @@ impl std::fmt::Debug for KeyHash {
     }
 }
 
+impl KeyHash {
+    /// The hash of a key.
+    pub fn of(key: &[u8]) -> Self {
+        let mut hash = [0; 32];
+        hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, key).as_ref());
+        Self(hash)
+    }
+}
+
+impl ClientKey {
+    /// Both names, in the order of the documentation.
+    pub const NAMES: &[&str] = &["forward", "drop"];
+
+    /// What that name means in the file.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "forward" => Some(Self::Forward),
+            "drop" => Some(Self::Drop),
+            _ => None,
+        }
+    }
+
+    /// The name in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Drop => "drop",
+        }
+    }
+}
+
 impl PathPattern {
     /// Whether a path is one of these. `path` is decoded and has no dots for segments.
     pub fn matches(&self, path: &str) -> bool {

@@ -7,10 +7,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use url::{Host, Url};
 
 use crate::Secret;
-use crate::defaults::{ENDPOINT_NAME_BYTES_MAX, ENDPOINT_PORT};
+use crate::defaults::{ENDPOINT_NAME_BYTES_MAX, ENDPOINT_PORT, ENDPOINT_TLS_PORT};
 use crate::faults::Reason;
 
-const WANTED_URL: &str = "http://HOST[:PORT]";
+/// What a fault of a URL asks for.
+pub(crate) const WANTED_URL: &str = "http[s]://HOST[:PORT]";
 
 /// One server that requests may go to.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,14 +51,20 @@ pub struct EndpointUrl {
 impl EndpointName {
     /// Checks a name. Error: what was found and what is wanted.
     pub fn new(text: &str) -> Result<Self, Reason> {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        if (1..=ENDPOINT_NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed) {
+        if (1..=ENDPOINT_NAME_BYTES_MAX).contains(&text.len()) && text.chars().all(is_allowed) {
             return Ok(Self(text.to_owned()));
         }
         Err(Reason::text(
             text,
             format_args!("1 to {ENDPOINT_NAME_BYTES_MAX} characters of A-Z a-z 0-9 . _ -"),
         ))
+    }
+
+    /// The name of an endpoint that was given none: `HOST-PORT`, so that it stays when a list's order changes. Error:
+    /// the host is too long for a name.
+    pub fn of_url(url: &EndpointUrl) -> Result<Self, Reason> {
+        let name = format!("{}-{}", url.host.replace(|letter| !is_allowed(letter), "-"), url.port);
+        Self::new(&name).map_err(|_| Reason::thing("a host too long for a name", "a name"))
     }
 
     /// The name as written.
@@ -72,24 +79,25 @@ impl EndpointUrl {
         refuse_unwanted_parts(text)?;
         let url =
             Url::parse(text).map_err(|error| Reason::text(text, format_args!("{WANTED_URL} ({error})")))?;
-        let port = url.port().unwrap_or(ENDPOINT_PORT);
+        let tls = url.scheme() == "https";
+        let port = url.port().unwrap_or(default_port(tls));
         if port == 0 {
             return Err(Reason::text(text, "a port from 1 to 65535"));
         }
         match url.host() {
-            Some(host) if url.path() == "/" => Ok(Self::from_parts(&host, port)),
+            Some(host) if url.path() == "/" => Ok(Self::from_parts(tls, &host, port)),
             Some(_) => Err(Reason::text(text, format_args!("{WANTED_URL} without a path"))),
             None => Err(Reason::text(text, format_args!("{WANTED_URL} with a host"))),
         }
     }
 
-    fn from_parts(host: &Host<&str>, port: u16) -> Self {
-        let authority = if port == ENDPOINT_PORT { host.to_string() } else { format!("{host}:{port}") };
+    fn from_parts(tls: bool, host: &Host<&str>, port: u16) -> Self {
+        let authority = if port == default_port(tls) { host.to_string() } else { format!("{host}:{port}") };
         let host = match host {
             Host::Ipv6(address) => address.to_string(),
             Host::Ipv4(_) | Host::Domain(_) => host.to_string(),
         };
-        Self { tls: false, host, port, authority }
+        Self { tls, host, port, authority }
     }
 
     /// Whether the engine speaks TLS.
@@ -102,7 +110,7 @@ impl EndpointUrl {
         &self.host
     }
 
-    /// The port to connect to: never 0, 80 where the URL has none.
+    /// The port to connect to: never 0; 80 where the URL has none, with TLS 443.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -127,7 +135,7 @@ impl fmt::Display for EndpointName {
 
 impl fmt::Display for EndpointUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "http://{}", self.authority)
+        write!(out, "{}://{}", if self.tls { "https" } else { "http" }, self.authority)
     }
 }
 
@@ -144,11 +152,20 @@ fn refuse_unwanted_parts(text: &str) -> Result<(), Reason> {
     Err(Reason::thing(part, WANTED_URL))
 }
 
-/// `http://` and then the host, with nothing between that would be dropped: `http:///v1` has no host `v1`.
+/// The scheme and then the host, with nothing between that would be dropped: `http:///v1` has no host `v1`.
 fn is_plain(text: &str) -> bool {
-    let (scheme, rest) = text.split_at_checked("http://".len()).unwrap_or_default();
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
+    let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
     let mended = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\\';
-    scheme.eq_ignore_ascii_case("http://") && !rest.starts_with('/') && !text.contains(mended)
+    known && !rest.starts_with('/') && !text.contains(mended)
+}
+
+fn is_allowed(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-')
+}
+
+const fn default_port(tls: bool) -> u16 {
+    if tls { ENDPOINT_TLS_PORT } else { ENDPOINT_PORT }
 }
 
 /// `[fe80::1%eth0]` means another host on every machine.
@@ -190,32 +207,65 @@ mod tests {
             let url = EndpointUrl::new(text).unwrap();
             assert_eq!((url.host(), url.port(), url.authority()), (host, port, authority), "{text}");
             assert_eq!(url.to_string(), format!("http://{authority}"), "{text}");
+            assert!(!url.tls(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_url_may_ask_for_tls() {
+        for (text, port, shown) in [
+            ("https://a", 443, "https://a"),
+            ("HTTPS://a:443", 443, "https://a"),
+            ("https://a:80", 80, "https://a:80"),
+            ("http://a:443", 443, "http://a:443"),
+        ] {
+            let url = EndpointUrl::new(text).unwrap();
+            assert_eq!((url.tls(), url.port()), (text.to_lowercase().starts_with("https"), port), "{text}");
+            assert_eq!(url.to_string(), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_without_a_name_has_its_address_for_one() {
+        for (text, name) in [
+            ("http://10.0.0.1:8000", "10.0.0.1-8000"),
+            ("https://vllm-0.vllm", "vllm-0.vllm-443"),
+            ("http://[2001:db8::1]", "2001-db8--1-80"),
+        ] {
+            let url = EndpointUrl::new(text).unwrap();
+            assert_eq!(EndpointName::of_url(&url).unwrap().as_str(), name, "{text}");
+        }
+        let long = EndpointUrl::new(&format!("http://{}.example", "a".repeat(60))).unwrap();
+        assert!(EndpointName::of_url(&long).is_err());
     }
 
     #[test]
     fn a_url_with_anything_else_is_refused() {
         for (text, reason) in [
-            ("", r#"found "", wanted http://HOST[:PORT]"#),
-            ("127.0.0.1:8001", r#"found "127.0.0.1:8001", wanted http://HOST[:PORT]"#),
-            ("https://a", r#"found "https://a", wanted http://HOST[:PORT]"#),
-            ("http:/a", r#"found "http:/a", wanted http://HOST[:PORT]"#),
-            ("http://a\\b", r#"found "http://a\\b", wanted http://HOST[:PORT]"#),
-            ("http:///a", r#"found "http:///a", wanted http://HOST[:PORT]"#),
-            (" http://a", r#"found " http://a", wanted http://HOST[:PORT]"#),
-            ("http://a\n", r#"found "http://a\n", wanted http://HOST[:PORT]"#),
-            ("http://", r#"found "http://", wanted http://HOST[:PORT] (empty host)"#),
-            ("http://:8000", r#"found "http://:8000", wanted http://HOST[:PORT] (empty host)"#),
+            ("", r#"found "", wanted http[s]://HOST[:PORT]"#),
+            ("127.0.0.1:8001", r#"found "127.0.0.1:8001", wanted http[s]://HOST[:PORT]"#),
+            ("ftp://a", r#"found "ftp://a", wanted http[s]://HOST[:PORT]"#),
+            ("https:///a", r#"found "https:///a", wanted http[s]://HOST[:PORT]"#),
+            ("http:/a", r#"found "http:/a", wanted http[s]://HOST[:PORT]"#),
+            ("http://a\\b", r#"found "http://a\\b", wanted http[s]://HOST[:PORT]"#),
+            ("http:///a", r#"found "http:///a", wanted http[s]://HOST[:PORT]"#),
+            (" http://a", r#"found " http://a", wanted http[s]://HOST[:PORT]"#),
+            ("http://a\n", r#"found "http://a\n", wanted http[s]://HOST[:PORT]"#),
+            ("http://", r#"found "http://", wanted http[s]://HOST[:PORT] (empty host)"#),
+            ("http://:8000", r#"found "http://:8000", wanted http[s]://HOST[:PORT] (empty host)"#),
             ("http://a:0", r#"found "http://a:0", wanted a port from 1 to 65535"#),
-            ("http://a:65536", r#"found "http://a:65536", wanted http://HOST[:PORT] (invalid port number)"#),
-            ("http://[::1", r#"found "http://[::1", wanted http://HOST[:PORT] (invalid IPv6 address)"#),
-            ("http://a/v1", r#"found "http://a/v1", wanted http://HOST[:PORT] without a path"#),
-            ("http://user:secret@a", "found a URL with a user, wanted http://HOST[:PORT]"),
-            ("http://@a", "found a URL with a user, wanted http://HOST[:PORT]"),
-            ("http://a/?key=secret", "found a URL with a query, wanted http://HOST[:PORT]"),
-            ("http://a#", "found a URL with a fragment, wanted http://HOST[:PORT]"),
-            ("http://[fe80::1%eth0]:8000", "found an address with a scope, wanted http://HOST[:PORT]"),
-            ("http://[fe80::1%25eth0]", "found an address with a scope, wanted http://HOST[:PORT]"),
+            (
+                "http://a:65536",
+                r#"found "http://a:65536", wanted http[s]://HOST[:PORT] (invalid port number)"#,
+            ),
+            ("http://[::1", r#"found "http://[::1", wanted http[s]://HOST[:PORT] (invalid IPv6 address)"#),
+            ("http://a/v1", r#"found "http://a/v1", wanted http[s]://HOST[:PORT] without a path"#),
+            ("http://user:secret@a", "found a URL with a user, wanted http[s]://HOST[:PORT]"),
+            ("http://@a", "found a URL with a user, wanted http[s]://HOST[:PORT]"),
+            ("http://a/?key=secret", "found a URL with a query, wanted http[s]://HOST[:PORT]"),
+            ("http://a#", "found a URL with a fragment, wanted http[s]://HOST[:PORT]"),
+            ("http://[fe80::1%eth0]:8000", "found an address with a scope, wanted http[s]://HOST[:PORT]"),
+            ("http://[fe80::1%25eth0]", "found an address with a scope, wanted http[s]://HOST[:PORT]"),
         ] {
             assert_eq!(EndpointUrl::new(text).unwrap_err().to_string(), reason, "{text}");
         }

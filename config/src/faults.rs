@@ -65,10 +65,10 @@ impl Faults {
         self.insert(Rank::Flag, Fault { place: flag.to_owned(), path: path.to_owned(), reason });
     }
 
-    /// Adds all of another file or step.
-    pub(crate) fn append(&mut self, others: Self) {
-        for (rank, fault) in others.0 {
-            self.insert(rank, fault);
+    /// Adds those of another file, which a line of this one names: they stand there, in their own order.
+    pub(crate) fn append(&mut self, at: At, others: Self) {
+        for (_, fault) in others.0 {
+            self.insert(Rank::Line(at), fault);
         }
     }
 
@@ -115,11 +115,6 @@ impl Reason {
     /// In the words of somebody else's rules, such as those of a Kubernetes cluster.
     pub(crate) fn said(words: String) -> Self {
         Self(words)
-    }
-
-    /// In the words of the YAML reader, cut to one line.
-    pub(crate) fn reader(message: &str) -> Self {
-        Self(message.lines().collect::<Vec<_>>().join(" "))
     }
 }
 

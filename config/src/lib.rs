@@ -1,17 +1,20 @@
 //! What the operator writes, checked: text and flags in, a [`Config`] or every fault out.
 //!
-//! The edge where values are checked once; past it a value cannot be wrong. `raw` is the file as written,
-//! `check` turns it into these types and collects the faults. Never here: sockets, clocks, tasks.
+//! The edge where values are checked once; past it a value cannot be wrong. `tree` is the file as written, `read` asks it
+//! for keys, `check` names and describes each key, turns it into these types and collects the faults. Never here:
+//! sockets, clocks, tasks.
 
 mod check;
 pub mod defaults;
+mod describe;
 mod edge;
 mod endpoint;
 mod faults;
+mod file;
 pub mod inference_pool;
 mod pool;
 mod quantity;
-mod raw;
+mod read;
 pub mod scheduler;
 mod secret;
 mod tls;
@@ -21,12 +24,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use describe::{explain, key_table, schema};
 pub use edge::{AccessLog, ClientKey, Cors, Edge, KeyHash, Network, PathPattern, Tenant, TenantLimits};
 pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use faults::{Fault, Faults, Reason};
+pub use file::read_file;
 pub use picker::tokens::Kind as Tokenizer;
 pub use pool::{Engine, EngineKind, Index, Load, Pool, Timeouts};
-pub use raw::read_file;
 pub use secret::{Outside, Secret, System};
 pub use tls::{Certificate, ClientTls, ServerTls};
 
@@ -155,6 +159,14 @@ impl Protocol {
             "http1" => Some(Self::Http1),
             "h2c" => Some(Self::H2c),
             _ => None,
+        }
+    }
+
+    /// The name in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::H2c => "h2c",
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn show_duration(value: Duration) -> String {
     show(u64::try_from(value.as_millis()).unwrap_or(u64::MAX), &DURATION_UNITS_MS)
 }
 
-fn show_bytes(value: usize) -> String {
+pub(crate) fn show_bytes(value: usize) -> String {
     show(u64::try_from(value).unwrap_or(u64::MAX), &SIZE_UNITS)
 }
 

@@ -49,7 +49,7 @@ impl Outside for System {
     }
 
     fn file(&self, path: &Path) -> Result<Vec<u8>, String> {
-        let bytes = crate::raw::read_bounded(path).map_err(|error| error.to_string())?;
+        let bytes = crate::file::read_bounded(path).map_err(|error| error.to_string())?;
         if bytes.len() > FILE_BYTES_MAX { Err("a longer file".to_owned()) } else { Ok(bytes) }
     }
 }

@@ -118,7 +118,7 @@ pub fn document(file: &str, text: &str) -> Result<(Option<Node>, Faults), Faults
 }
 
 /// Whether a text of so many bytes is read at all.
-fn check_length(bytes: usize, max: usize) -> Result<(), Reason> {
+pub(crate) fn check_length(bytes: usize, max: usize) -> Result<(), Reason> {
     if bytes <= max {
         return Ok(());
     }

@@ -35,12 +35,10 @@ enum Command {
     )]
     Serve(ServeArgs),
     /// Validates configuration: every fault as file:line:column: path: reason
-    #[command(after_help = "Example:\n  prefixroute check prefixroute.yaml")]
-    Check {
-        /// Files to check
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<String>,
-    },
+    #[command(
+        after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --schema > prefixroute.schema.json"
+    )]
+    Check(CheckArgs),
     /// Validates an InferencePool and lists the endpoints of its Pods: YAML or JSON of kubectl, lists and streams
     #[command(
         after_help = "Examples:\n  kubectl get inferencepools,pods -o json | prefixroute pool -\n  prefixroute serve $(prefixroute pool fleet.yaml --args)"
@@ -93,11 +91,24 @@ struct ServeArgs {
     admin: Option<String>,
 }
 
+#[derive(Args)]
+struct CheckArgs {
+    /// Prints the effective configuration, each value with its origin: default, file:line:column
+    #[arg(long, conflicts_with = "schema")]
+    explain: bool,
+    /// Prints the JSON Schema of configuration files, for editors
+    #[arg(long, conflicts_with = "files")]
+    schema: bool,
+    /// Files to check
+    #[arg(required_unless_present = "schema", value_name = "FILE")]
+    files: Vec<String>,
+}
+
 /// Runs the command line to its end.
 pub(crate) fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve(args),
-        Command::Check { files } => check(&files),
+        Command::Check(args) => check(&args),
         Command::Pool { file, args } => pool(&file, args),
         #[cfg(feature = "lab")]
         Command::Demo(args) => lab::demo(args),
@@ -114,7 +125,7 @@ fn serve(args: ServeArgs) -> ExitCode {
     let ServeArgs { config: file, endpoints, policy, port, listen, admin } = args;
     let flags = Flags { endpoints, policy, port, listen, admin };
     let config = match load(file.as_deref(), &flags) {
-        Ok(config) => config,
+        Ok(loaded) => loaded.config,
         Err(faults) => return wrong(&faults),
     };
     log();
@@ -130,10 +141,19 @@ fn serve(args: ServeArgs) -> ExitCode {
     }
 }
 
-fn check(files: &[String]) -> ExitCode {
-    let faults: Vec<String> =
-        files.iter().filter_map(|file| load(Some(file), &Flags::default()).err()).collect();
-    if faults.is_empty() { ExitCode::SUCCESS } else { wrong(&faults.join("\n")) }
+/// Faults of all files come at once; what holds is explained only where there are none.
+fn check(CheckArgs { explain, schema, files }: &CheckArgs) -> ExitCode {
+    if *schema {
+        return print(&config::schema());
+    }
+    let loaded = files.iter().map(|file| load(Some(file), &Flags::default()));
+    let (loaded, faults): (Vec<_>, Vec<_>) = loaded.partition(Result::is_ok);
+    let faults: Vec<String> = faults.into_iter().filter_map(Result::err).collect();
+    if !faults.is_empty() {
+        return wrong(&faults.join("\n"));
+    }
+    let explained = loaded.iter().flatten().filter(|_| *explain);
+    print(&explained.map(|loaded| config::explain(&loaded.settings)).collect::<String>())
 }
 
 fn pool(file: &str, args: bool) -> ExitCode {
@@ -172,19 +192,15 @@ fn show(pool: &InferencePool, args: bool) -> ExitCode {
     if endpoints.is_empty() {
         say(&format!("pool {namespace}/{name} has no ready pod"));
     }
-    match std::io::stdout().write_all(lines.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("cannot write: {error}")),
-    }
+    print(&lines)
 }
 
 /// The checked configuration, or every fault, one a line.
-fn load(file: Option<&str>, flags: &Flags) -> Result<config::Config, String> {
+fn load(file: Option<&str>, flags: &Flags) -> Result<config::Loaded, String> {
     let text =
         file.map(|file| config::read_file(file.as_ref())).transpose().map_err(|faults| faults.to_string())?;
     let named = file.zip(text.as_deref());
-    let loaded = config::load(named, flags, &config::System).map_err(|faults| faults.to_string())?;
-    Ok(loaded.config)
+    config::load(named, flags, &config::System).map_err(|faults| faults.to_string())
 }
 
 fn data_runtime() -> std::io::Result<Runtime> {
@@ -211,6 +227,13 @@ fn wrong(message: &str) -> ExitCode {
 fn failed(message: &str) -> ExitCode {
     say(message);
     ExitCode::FAILURE
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error.to_string()),
+    }
 }
 
 fn say(message: &str) {

@@ -13,7 +13,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The fake replicas count in `words` tokens and blocks of 16, and their prompts are short: so does the router, or a
 /// block of 256 bytes would blur where a tenant's 195 tokens end.
-const SETTINGS: (&str, &str) = ("demo", "index: {tokenizer: words}");
+const SETTINGS: (&str, &str) = ("demo", "pools: [{index: {tokenizer: words}}]");
 
 /// Starts routers in this process.
 pub struct InProcess;

@@ -30,7 +30,7 @@ fn every_command_has_an_example() {
 #[test]
 fn a_good_file_passes_and_a_bad_one_is_named_with_its_line() {
     let folder = env!("CARGO_MANIFEST_DIR");
-    let example = format!("{folder}/../deploy/examples/three-replicas.yaml");
+    let example = format!("{folder}/../deploy/examples/replace-a-service.yaml");
     assert!(run(&["check", &example]).status.success());
     let bad = format!("{folder}/tests/fixtures/typo.yaml");
     let output = run(&["check", &bad]);
@@ -73,6 +73,25 @@ fn a_pool_is_read_from_standard_input() {
         .output()
         .unwrap();
     assert_eq!(text(&output.stdout), "sim-4 10.0.0.4:8000\n");
+}
+
+#[test]
+fn what_holds_is_explained_with_origins() {
+    let example = format!("{}/../deploy/examples/replace-a-service.yaml", env!("CARGO_MANIFEST_DIR"));
+    let output = run(&["check", "--explain", &example]);
+    assert!(output.status.success());
+    let told = text(&output.stdout);
+    for (value, origin) in [("drain: 30s", "yaml:16:8"), ("pools[0].policy: expected-ttft", "# default")] {
+        let line = told.lines().find(|line| line.starts_with(value));
+        assert!(line.is_some_and(|line| line.ends_with(origin)), "{value} {origin}: {told}");
+    }
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let output = run(&["check", "--schema"]);
+    assert_eq!(text(&output.stdout), include_str!("../../deploy/prefixroute.schema.json"));
+    assert_eq!(run(&["check"]).status.code(), Some(2), "nothing to check");
 }
 
 #[test]

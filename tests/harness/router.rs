@@ -21,6 +21,7 @@ pub const POLICIES: [&str; 2] = ["expected-ttft", "prefix"];
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     endpoints: Vec<(String, SocketAddr)>,
+    pool: String,
     yaml: String,
 }
 
@@ -44,9 +45,17 @@ impl Setup {
         self
     }
 
+    /// Further keys of the only pool, as YAML.
+    pub fn pool(mut self, text: &str) -> Self {
+        for line in text.lines() {
+            self.pool.push_str(&format!("    {line}\n"));
+        }
+        self
+    }
+
     /// Another policy than the default.
     pub fn policy(self, name: &str) -> Self {
-        self.yaml(&format!("policy: {name}"))
+        self.pool(&format!("policy: {name}"))
     }
 
     /// Starts it and waits until every endpoint has been scraped once, well or badly.
@@ -55,14 +64,13 @@ impl Setup {
     }
 
     fn file(&self) -> String {
-        let row = |(name, at): &(String, SocketAddr)| format!("  - name: {name}\n    url: http://{at}\n");
-        let mut endpoints: String = self.endpoints.iter().map(row).collect();
-        if !endpoints.is_empty() {
-            endpoints.insert_str(0, "endpoints:\n");
-        }
+        let row = |(name, at): &(String, SocketAddr)| format!("{{name: {name}, url: 'http://{at}'}}");
+        let endpoints: Vec<String> = self.endpoints.iter().map(row).collect();
         format!(
             "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n\
-             admin: 127.0.0.1:0\n{endpoints}{}",
+             admin: 127.0.0.1:0\npools:\n  - endpoints: [{}]\n{}{}",
+            endpoints.join(", "),
+            self.pool,
             self.yaml
         )
     }

@@ -1,108 +1,131 @@
 //! The endpoints of a pool, from the file or from flags: each well-formed, no name and no address twice.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use serde_saphyr::Spanned;
-
-use super::{Checker, Place};
-use crate::defaults::ENDPOINTS_MAX;
+use super::headers;
+use super::names::{NAME, refuse_repeated};
+use crate::defaults::{ENDPOINT_WEIGHT_MAX, ENDPOINTS_MAX};
+use crate::endpoint::WANTED_URL;
 use crate::faults::Reason;
-use crate::raw::{List, RawEndpoint, Text};
+use crate::read::form::{Numbers, Text};
+use crate::read::{Key, Place, Placed, Reader, Section, live};
 use crate::{Endpoint, EndpointName, EndpointUrl, Flags};
 
 const WANTED_FLAG: &str = "NAME=URL, such as a=http://127.0.0.1:8001";
 
+const ENDPOINTS: Key = live("endpoints", "The engines, in no order");
+const NAME_KEY: Key =
+    live("name", "Unique over all pools; in headers, labels and logs").default_is("`HOST-PORT` of the URL");
+const URL: Key = live("url", "Where the engine listens; port 80, with `https` 443, where there is none");
+const KEY: Key =
+    live("key", "The engine's API key, sent as `Authorization: Bearer` in place of the client's");
+const WEIGHT: Key = live("weight", "Its share of the load beside others; 0 for one that gets nothing new");
+const URLS: Text<EndpointUrl> = Text {
+    wanted: WANTED_URL,
+    pattern: "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+/?$",
+    read: EndpointUrl::new,
+    show: EndpointUrl::to_string,
+};
+
 /// A checked endpoint and where its two parts were written.
-struct Written {
-    endpoint: Endpoint,
-    name: (Place, String),
-    url: (Place, String),
+pub(super) struct Written {
+    pub(super) endpoint: Endpoint,
+    pub(super) name: Placed<EndpointName>,
+    pub(super) url: Placed<EndpointUrl>,
 }
 
-impl Checker<'_> {
-    pub(super) fn endpoints(&mut self, raw: List<RawEndpoint>, flags: &Flags) -> Vec<Endpoint> {
-        let from_file = raw.map_or_else(Vec::new, |list| self.listed(list));
-        let from_flags = self.flagged(&flags.endpoints);
-        let written = if flags.endpoints.is_empty() { from_file } else { from_flags };
-        self.refuse_repeated(&written);
-        written.into_iter().map(|written| written.endpoint).collect()
-    }
+/// The endpoints of one pool; their addresses are compared, their names not yet.
+pub(super) fn read(pool: &mut Section<'_, '_>, flags: &Flags) -> Vec<Written> {
+    let settings = pool.reader.settings.len();
+    let from_file = pool.sections(ENDPOINTS, 0..=ENDPOINTS_MAX, item).map(|list| list.value);
+    let written = if flags.endpoints.is_empty() {
+        from_file.unwrap_or_default()
+    } else {
+        pool.reader.settings.truncate(settings);
+        flagged(pool, &flags.endpoints)
+    };
+    refuse_repeated_addresses(pool.reader, &written);
+    written
+}
 
-    fn listed(&mut self, list: Spanned<Vec<Spanned<RawEndpoint>>>) -> Vec<Written> {
-        self.check_count(list.value.len(), &Place::File(list.referenced), "endpoints");
-        let items = list.value.into_iter().take(ENDPOINTS_MAX).enumerate();
-        items.filter_map(|(index, item)| self.item(index, item)).collect()
-    }
+fn item(section: &mut Section<'_, '_>) -> Option<Written> {
+    let name = section.optional(NAME_KEY, &NAME);
+    let url = section.required(URL, &URLS);
+    let key = section.secret(KEY).and_then(|key| headers::line(section.reader, key));
+    let headers = headers::read(section, key.is_some());
+    let weight = section.value(WEIGHT, &Numbers { max: ENDPOINT_WEIGHT_MAX }, 1.0).value;
+    let (given, url) = (section.has(NAME_KEY.name), url?);
+    let name = match name {
+        None if !given => of_url(section, &url),
+        name => name,
+    }?;
+    let endpoint = Endpoint {
+        key: key.map(|key| key.value),
+        headers,
+        weight,
+        ..Endpoint::new(name.value.clone(), url.value.clone())
+    };
+    Some(Written { endpoint, name, url })
+}
 
-    fn item(&mut self, index: usize, raw: Spanned<RawEndpoint>) -> Option<Written> {
-        let RawEndpoint { name, url } = raw.value;
-        let whole = Place::File(raw.referenced);
-        let name =
-            self.required(&whole, format!("endpoints[{index}].name"), name, "a name", EndpointName::new);
-        let url = self.required(
-            &whole,
-            format!("endpoints[{index}].url"),
-            url,
-            "http://HOST[:PORT]",
-            EndpointUrl::new,
-        );
-        let ((name, name_at), (url, url_at)) = (name?, url?);
-        Some(Written { endpoint: Endpoint::new(name, url), name: name_at, url: url_at })
-    }
+/// The name of an endpoint that has none, placed at its URL.
+fn of_url(section: &mut Section<'_, '_>, url: &Placed<EndpointUrl>) -> Option<Placed<EndpointName>> {
+    let (place, path) = (url.place, section.path(NAME_KEY.name));
+    let name = EndpointName::of_url(&url.value).map_err(|reason| section.reader.fault(place, &path, reason));
+    let value = name.ok()?;
+    section.reader.amend_setting(&path, value.as_str());
+    Some(Placed { value, place, path })
+}
 
-    /// A value that has no default, with its place; absent is a fault of what it is missing from.
-    fn required<T>(
-        &mut self,
-        whole: &Place,
-        path: String,
-        raw: Text,
-        wanted: &str,
-        parse: impl FnOnce(&str) -> Result<T, Reason>,
-    ) -> Option<(T, (Place, String))> {
-        let (place, result) = match raw {
-            Some(text) => (Place::File(text.referenced), parse(&text.value)),
-            None => (whole.clone(), Err(Reason::thing("nothing", wanted))),
-        };
-        let value = self.ok(&place, &path, result)?;
-        Some((value, (place, path)))
+fn flagged(pool: &mut Section<'_, '_>, flags: &[String]) -> Vec<Written> {
+    if flags.len() > ENDPOINTS_MAX {
+        let reason = Reason::thing(flags.len(), format_args!("at most {ENDPOINTS_MAX} of them"));
+        pool.reader.fault(FLAG, "", reason);
     }
-
-    fn flagged(&mut self, flags: &[String]) -> Vec<Written> {
-        self.check_count(flags.len(), &Place::Flag("--endpoint"), "");
-        flags.iter().take(ENDPOINTS_MAX).filter_map(|flag| self.flagged_one(flag)).collect()
+    let flags = flags.iter().take(ENDPOINTS_MAX);
+    let written: Vec<Written> = flags.filter_map(|flag| flagged_one(pool.reader, flag)).collect();
+    for (index, Written { endpoint, .. }) in written.iter().enumerate() {
+        let path = format!("{}[{index}]", pool.path(ENDPOINTS.name));
+        pool.reader.setting(&format!("{path}.name"), endpoint.name.to_string(), FLAG);
+        pool.reader.setting(&format!("{path}.url"), endpoint.url.to_string(), FLAG);
     }
+    written
+}
 
-    fn flagged_one(&mut self, flag: &str) -> Option<Written> {
-        let place = Place::Flag("--endpoint");
-        // A URL without a name may hold a secret and an equals sign: it is not repeated.
-        let parts = flag.split_once('=').filter(|(name, _)| !name.contains('/'));
-        let (name, url) = self.ok(&place, "", parts.ok_or_else(|| Reason::thing("no name", WANTED_FLAG)))?;
-        let name = self.ok(&place, "", EndpointName::new(name));
-        let path = name.as_ref().map_or_else(String::new, EndpointName::to_string);
-        let url = self.ok(&place, &path, EndpointUrl::new(url));
-        let at = (place, path);
-        Some(Written { endpoint: Endpoint::new(name?, url?), name: at.clone(), url: at })
-    }
+const FLAG: Place = Place::Flag("--endpoint");
 
-    fn check_count(&mut self, count: usize, place: &Place, path: &str) {
-        if count > ENDPOINTS_MAX {
-            self.add(place, path, Reason::thing(count, format_args!("at most {ENDPOINTS_MAX} of them")));
-        }
-    }
+fn flagged_one(reader: &mut Reader<'_>, flag: &str) -> Option<Written> {
+    // A URL without a name may hold a secret and an equals sign: it is not repeated.
+    let parts = flag.split_once('=').filter(|(name, _)| !name.contains('/'));
+    let Some((name, url)) = parts else {
+        reader.fault(FLAG, "", Reason::thing("no name", WANTED_FLAG));
+        return None;
+    };
+    let name = EndpointName::new(name).map_err(|reason| reader.fault(FLAG, "", reason)).ok();
+    let path = name.as_ref().map_or_else(String::new, EndpointName::to_string);
+    let url = EndpointUrl::new(url).map_err(|reason| reader.fault(FLAG, &path, reason)).ok();
+    let (name, url) = (name?, url?);
+    let endpoint = Endpoint::new(name.clone(), url.clone());
+    let name = Placed { value: name, place: FLAG, path: path.clone() };
+    Some(Written { endpoint, name, url: Placed { value: url, place: FLAG, path } })
+}
 
-    fn refuse_repeated(&mut self, written: &[Written]) {
-        let (mut names, mut addresses) = (HashSet::new(), HashMap::new());
-        for Written { endpoint, name: (name_place, name_path), url: (url_place, url_path) } in written {
-            if !names.insert(&endpoint.name) {
-                let found = Reason::text(endpoint.name.as_str(), "each name once");
-                self.add(name_place, name_path, found);
-            }
-            let earlier = addresses.entry(endpoint.url.address()).or_insert(&endpoint.name);
-            if *earlier != &endpoint.name {
-                let found =
-                    format!("{} of endpoint {}, which is endpoint {earlier}'s", endpoint.url, endpoint.name);
-                self.add(url_place, url_path, Reason::thing(found, "each address once"));
-            }
+/// Each name once over all pools.
+pub(super) fn refuse_repeated_names<'w>(reader: &mut Reader<'_>, written: impl Iterator<Item = &'w Written>) {
+    let names = written.map(|written| written.name.clone());
+    refuse_repeated(reader, names, EndpointName::clone, |name, _| {
+        Reason::text(name.as_str(), "each name once")
+    });
+}
+
+fn refuse_repeated_addresses(reader: &mut Reader<'_>, written: &[Written]) {
+    let mut addresses = HashMap::new();
+    for Written { endpoint, url, .. } in written {
+        let earlier = addresses.entry(endpoint.url.address()).or_insert(&endpoint.name);
+        if *earlier != &endpoint.name {
+            let found =
+                format!("{} of endpoint {}, which is endpoint {earlier}'s", endpoint.url, endpoint.name);
+            reader.fault_of(url, Reason::thing(found, "each address once"));
         }
     }
 }

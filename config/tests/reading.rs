@@ -1,0 +1,414 @@
+//! What files and flags become.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod given;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use config::{
+    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Edge, Endpoint, EndpointName,
+    EndpointUrl, Engine, EngineKind, Flags, Index, KeyHash, Limits, Listener, Load, Network, PathPattern,
+    Pool, Protocol, Secret, ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
+};
+use given::{EVERY_KEY, Given, file, with_flags};
+use picker::hash::BlockSize;
+use picker::policy::Policy;
+use picker::score::prefix::MatchLength;
+use picker::score::{Scorer, Weights};
+
+fn endpoint(name: &str, url: &str) -> Endpoint {
+    Endpoint::new(EndpointName::new(name).unwrap(), EndpointUrl::new(url).unwrap())
+}
+
+fn listener(address: &str, protocol: Protocol) -> Listener {
+    Listener { address: address.parse().unwrap(), protocol, tls: None }
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+fn some(number: u32) -> Option<NonZeroU32> {
+    NonZeroU32::new(number)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn default_pool() -> Pool {
+    Pool {
+        name: "default".to_owned(),
+        models: vec![],
+        aliases: BTreeMap::new(),
+        models_interval: Some(10 * SECOND),
+        engine: Engine::default(),
+        policy: Policy::ExpectedTtft,
+        weights: None,
+        match_length: MatchLength::default(),
+        tuning: picker::Tuning::DEFAULT,
+        seed: 0,
+        endpoints: vec![],
+        tls: ClientTls::default(),
+        index: Index {
+            tokenizer: Tokenizer::Bytes,
+            block: BlockSize::new(64).unwrap(),
+            capacity_blocks: 31_250,
+        },
+        load: Load {
+            scrape_interval: Duration::from_millis(100),
+            scrape_timeout: SECOND,
+            stale_after: 2 * SECOND,
+            page_bytes_max: 4 << 20,
+        },
+        attempts_max: NonZeroU32::new(3).unwrap(),
+        timeouts: Timeouts {
+            connect: SECOND,
+            first_byte: 1800 * SECOND,
+            idle: 600 * SECOND,
+            upstream_idle: 3 * SECOND,
+        },
+    }
+}
+
+#[test]
+fn nothing_written_is_all_defaults() {
+    let defaults = Config {
+        listeners: vec![listener("127.0.0.1:8080", Protocol::Http1)],
+        admin: "127.0.0.1:9090".parse().unwrap(),
+        pools: vec![default_pool()],
+        edge: Edge {
+            tenants: vec![],
+            client_key: ClientKey::Forward,
+            cache_salt_secret: None,
+            cors: None,
+            paths: vec![],
+            trusted_proxies: vec![],
+            forwarded_headers: false,
+        },
+        limits: Limits { body_bytes_max: 32 << 20, bodies_bytes_max: 1 << 30 },
+        timeouts: ClientTimeouts {
+            request_body: 60 * SECOND,
+            client_write: 60 * SECOND,
+            keep_alive: 60 * SECOND,
+        },
+        response_headers: true,
+        access_log: None,
+        traces: None,
+        watch: true,
+        drain: 30 * SECOND,
+    };
+    assert_eq!(load(None, &Flags::default(), &Given::default()).unwrap().config, defaults);
+    for text in ["{}", "\u{feff}{}", "pools: [{}]", "limits: {}\n", "{\n\t\"timeouts\": {}\n}\n"] {
+        assert_eq!(file(text).unwrap(), defaults, "{text:?}");
+    }
+}
+
+fn certificate(name: &str, given: &Given) -> Certificate {
+    let key = String::from_utf8(given.files[&format!("tls/{name}.key")].clone()).unwrap();
+    Certificate {
+        chain: given.files[&format!("tls/{name}.crt")].clone(),
+        key: Secret::new(key.trim_end_matches('\n')),
+    }
+}
+
+/// The fixture's pool `chat`.
+fn chat(given: &Given) -> Pool {
+    // Of the scorer at place n of the list, n + 1.
+    let weights: Vec<_> = (1..).zip(Scorer::ALL).map(|(place, scorer)| (scorer, f64::from(place))).collect();
+    let authority = given.files["tls/authority.crt"].clone();
+    let header = |name: &str, value: &str| (name.to_owned(), Secret::new(value));
+    Pool {
+        name: "chat".to_owned(),
+        models: strings(&["llama", "qwen"]),
+        aliases: [("gpt-4o", "llama"), ("gpt-4o-mini", "qwen")]
+            .map(|(alias, model)| (alias.to_owned(), model.to_owned()))
+            .into(),
+        models_interval: Some(60 * SECOND),
+        engine: Engine {
+            kind: EngineKind::Sglang,
+            waiting: Some("my:waiting".to_owned()),
+            running: Some("running{engine=0}".to_owned()),
+            kv_usage: Some("kv{engine=\"0\",node=a}".to_owned()),
+        },
+        policy: Policy::PrefixOnly,
+        weights: Some(Weights::new(&weights).unwrap()),
+        match_length: MatchLength::new(0.25, 8192).unwrap(),
+        tuning: picker::Tuning::DEFAULT,
+        seed: 7,
+        endpoints: vec![
+            Endpoint {
+                key: Some(Secret::new("sk-engine")),
+                headers: vec![
+                    header("x-team", "chat"),
+                    header("x-token", "sk-chat-1"),
+                    header("x-api-key", "sk-from-a-file"),
+                ],
+                weight: 0.5,
+                ..endpoint("vllm-0", "https://127.0.0.1:8001")
+            },
+            endpoint("2001-db8--1-80", "http://[2001:db8::1]"),
+        ],
+        tls: ClientTls {
+            ca: Some(authority),
+            certificate: Some(certificate("router", given)),
+            server_name: Some("engines.example".to_owned()),
+            insecure: false,
+        },
+        index: Index {
+            tokenizer: Tokenizer::Words,
+            block: BlockSize::new(32).unwrap(),
+            capacity_blocks: 1000,
+        },
+        load: Load {
+            scrape_interval: Duration::from_millis(250),
+            scrape_timeout: 3 * SECOND,
+            stale_after: 5 * SECOND,
+            page_bytes_max: 64 << 10,
+        },
+        attempts_max: NonZeroU32::new(5).unwrap(),
+        timeouts: Timeouts {
+            connect: Duration::from_millis(12),
+            first_byte: 13 * 60 * SECOND,
+            idle: 14 * 60 * SECOND,
+            upstream_idle: 4 * SECOND,
+        },
+    }
+}
+
+/// The fixture's edge.
+fn edge() -> Edge {
+    let hash: [u8; 32] =
+        std::array::from_fn(|place| if place == 31 { 0xff } else { u8::try_from(place).unwrap() });
+    let network = |address: &str, prefix| Network { address: address.parse().unwrap(), prefix };
+    Edge {
+        tenants: vec![
+            Tenant {
+                name: "acme".to_owned(),
+                keys: vec![KeyHash::of(b"sk-chat-1"), KeyHash::of(b"sk-from-a-file")],
+                isolate: true,
+                limits: TenantLimits {
+                    requests_per_second: some(10),
+                    burst: some(20),
+                    concurrent_requests: some(30),
+                    prompt_tokens_per_minute: some(40),
+                    prompt_bytes_per_minute: some(50 << 10),
+                },
+            },
+            Tenant {
+                name: "batch".to_owned(),
+                keys: vec![KeyHash(hash)],
+                isolate: false,
+                limits: TenantLimits::default(),
+            },
+        ],
+        client_key: ClientKey::Forward,
+        cache_salt_secret: Some(Secret::new("sixteen bytes or more")),
+        cors: Some(Cors {
+            origins: strings(&["https://app.example", "http://localhost:3000"]),
+            headers: strings(&["authorization", "content-type"]),
+            max_age: 3600 * SECOND,
+        }),
+        paths: vec![PathPattern("/v1/*".to_owned()), PathPattern("/tokenize".to_owned())],
+        trusted_proxies: vec![network("10.0.0.0", 8), network("2001:db8::", 32), network("192.0.2.1", 32)],
+        forwarded_headers: true,
+    }
+}
+
+#[test]
+fn every_key_is_read() {
+    let given = Given::all();
+    let loaded = load(Some(("f", EVERY_KEY)), &Flags::default(), &given).map_err(|faults| faults.to_string());
+    let config = loaded.unwrap().config;
+    assert_eq!(config.pools[0], chat(&given));
+    let rest = Pool { name: "rest".to_owned(), models_interval: None, ..default_pool() };
+    assert_eq!(config.pools[1..], [rest]);
+    assert_eq!(config.edge, edge());
+    let tls = ServerTls {
+        certificates: vec![certificate("edge", &given), certificate("api", &given)],
+        client_ca: Some(given.files["tls/authority.crt"].clone()),
+        client_certificate_required: false,
+    };
+    let tls = Listener { tls: Some(tls), ..listener("0.0.0.0:443", Protocol::Http1) };
+    let rest = Config {
+        listeners: vec![
+            listener("0.0.0.0:8000", Protocol::Http1),
+            listener("[::1]:8443", Protocol::H2c),
+            tls,
+        ],
+        admin: "127.0.0.1:9191".parse().unwrap(),
+        limits: Limits { body_bytes_max: 1 << 20, bodies_bytes_max: 2 << 30 },
+        timeouts: ClientTimeouts {
+            request_body: 11 * SECOND,
+            client_write: 15 * SECOND,
+            keep_alive: 17 * SECOND,
+        },
+        response_headers: false,
+        access_log: Some(AccessLog::File(PathBuf::from("logs/access.jsonl"))),
+        traces: Some("http://127.0.0.1:4318/v1/traces".to_owned()),
+        watch: false,
+        drain: 3600 * SECOND,
+        pools: config.pools.clone(),
+        edge: config.edge.clone(),
+    };
+    assert_eq!(config, rest);
+}
+
+#[test]
+fn every_key_of_the_table_stands_in_the_fixture() {
+    let settings = with_flags(EVERY_KEY, &Flags::default()).unwrap().settings;
+    let written: Vec<String> = settings
+        .iter()
+        .filter(|setting| setting.origin != "default")
+        .map(|setting| setting.path.split(['[', ']']).step_by(2).collect::<Vec<_>>().join("[]"))
+        .collect();
+    let table = config::key_table();
+    let keys = table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+    // A section has no value of its own, a table's and a list's values have further keys; no file has a scheduler and
+    // weights.
+    for key in keys.filter(|key| !key.ends_with(".scheduler")) {
+        let stands = written.iter().any(|path| {
+            path == key || path.starts_with(&format!("{key}.")) || path.starts_with(&format!("{key}["))
+        });
+        assert!(stands, "{key}");
+    }
+}
+
+#[test]
+fn defaults_follow_other_keys() {
+    let pool = |text: &str| file(text).unwrap().pools.remove(0);
+    assert_eq!(pool("pools: [{index: {tokenizer: words}}]").index.block, BlockSize::new(16).unwrap());
+    assert_eq!(pool("pools: [{weights: {kv: 1}}]").policy, Policy::Prefix);
+    let kv = Weights::new(&[(Scorer::Kv, 3.0)]).unwrap();
+    assert_eq!(pool("pools: [{policy: affinity, weights: {kv: 3, lora: 0}}]").weights, Some(kv));
+    let tenants = "tenants: [{name: a, keys: ['${CHAT_KEY}']}]";
+    assert_eq!(file(tenants).unwrap().edge.client_key, ClientKey::Drop);
+    let tls = |rest: &str| {
+        let text = format!(
+            "listeners: [{{address: 0.0.0.0:1, tls: {{certificates: [{{cert: tls/edge.crt, key: file:tls/edge.key}}]{rest}}}}}]"
+        );
+        file(&text).unwrap().listeners.remove(0).tls.unwrap().client_certificate_required
+    };
+    assert!(!tls(""), "without an authority nobody could show one");
+    assert!(tls(", client_ca: tls/authority.crt"), "with one everybody must");
+}
+
+#[test]
+fn anchors_save_repetition() {
+    let text = "pools:\n- name: a\n  models: [x]\n  load: &load {scrape_interval: 1s, stale_after: 5s}\n\
+                - name: b\n  models: [y]\n  load: *load\n";
+    let pools = file(text).unwrap().pools;
+    assert_eq!(pools[0].load, pools[1].load);
+    assert_eq!(pools[1].load.stale_after, 5 * SECOND);
+}
+
+#[test]
+fn flags_override_the_file() {
+    let given = Flags {
+        endpoints: strings(&["c=http://10.0.0.3:8000"]),
+        policy: Some("affinity".to_owned()),
+        listen: Some("0.0.0.0:80".to_owned()),
+        admin: Some("[::1]:8443".to_owned()),
+        port: None,
+    };
+    let text = "listeners: [{address: '[::1]:8443'}]\nadmin: 127.0.0.1:1\n\
+                pools: [{seed: 7, endpoints: [{url: http://a}]}]\n";
+    let config::Loaded { config, settings, .. } = with_flags(text, &given).unwrap();
+    assert_eq!(config.pools[0].endpoints, [endpoint("c", "http://10.0.0.3:8000")]);
+    assert_eq!(config.pools[0].policy, Policy::Affinity);
+    assert_eq!(config.listeners, [listener("0.0.0.0:80", Protocol::Http1)]);
+    assert_eq!(config.admin, "[::1]:8443".parse().unwrap(), "free, as the file's listeners are not bound");
+    assert_eq!(config.pools[0].seed, 7, "the rest is the file's");
+    let flagged: Vec<_> = settings.iter().filter(|setting| setting.origin.starts_with("--")).collect();
+    let lines: Vec<_> =
+        flagged.iter().map(|one| format!("{} {} {}", one.path, one.value, one.origin)).collect();
+    assert_eq!(
+        lines,
+        [
+            "listeners[0].address 0.0.0.0:80 --listen",
+            "admin [::1]:8443 --admin",
+            "pools[0].policy affinity --policy",
+            "pools[0].endpoints[0].name c --endpoint",
+            "pools[0].endpoints[0].url http://10.0.0.3:8000 --endpoint",
+        ]
+    );
+    assert_eq!(settings.iter().filter(|setting| setting.path == "admin").count(), 1);
+    let port = Flags { port: Some(0), ..Flags::default() };
+    assert_eq!(with_flags("{}", &port).unwrap().config.listeners, [listener("127.0.0.1:0", Protocol::Http1)]);
+}
+
+#[test]
+fn an_address_may_be_shared_where_binding_allows_it() {
+    for text in [
+        "{listeners: [{address: '127.0.0.1:0'}], admin: '127.0.0.1:0'}",
+        "{listeners: [{address: '[::1]:9090'}]}",
+        "{listeners: [{address: '0.0.0.0:9091'}], admin: '[::1]:9091'}",
+        "{listeners: [{address: '127.0.0.2:9090'}]}",
+    ] {
+        assert!(file(text).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn names_and_addresses_may_meet_across_pools() {
+    let text = "pools:\n- {name: a, models: [x], endpoints: [{name: a, url: http://h}]}\n\
+                - {name: b, endpoints: [{name: b, url: http://h}]}\n";
+    assert!(file(text).is_ok(), "one engine may serve two pools");
+}
+
+#[test]
+fn paths_are_from_the_folder_of_the_file() {
+    let mut given = Given::all();
+    given.files = given.files.into_iter().map(|(name, bytes)| (format!("etc/{name}"), bytes)).collect();
+    let loaded = load(Some(("etc/f.yaml", EVERY_KEY)), &Flags::default(), &given).unwrap();
+    let files: Vec<&str> = loaded.files.iter().map(|path| path.to_str().unwrap()).collect();
+    let each_once = [
+        "etc/tls/edge.crt",
+        "etc/tls/edge.key",
+        "etc/tls/api.crt",
+        "etc/tls/api.key",
+        "etc/tls/authority.crt",
+        "etc/secrets/key",
+        "etc/tls/router.crt",
+        "etc/tls/router.key",
+    ];
+    assert_eq!(files, each_once);
+    assert_eq!(loaded.config.access_log, Some(AccessLog::File(PathBuf::from("etc/logs/access.jsonl"))));
+    let stdout = file("access_log: stdout").unwrap().access_log;
+    assert_eq!(stdout, Some(AccessLog::Stdout));
+}
+
+#[test]
+fn what_holds_is_explained_and_secrets_are_not() {
+    let loaded = with_flags(EVERY_KEY, &Flags::default()).unwrap();
+    let text = config::explain(&loaded.settings);
+    for line in [
+        "listeners[0].address: 0.0.0.0:8000  # f:3:14",
+        "listeners[0].tls: (none, clear text)  # default",
+        "listeners[2].tls.certificates[0].key: file:tls/edge.key  # f:11:16",
+        "pools[0].name: chat  # f:17:11",
+        "pools[0].models[1]: qwen  # f:18:21",
+        "pools[0].aliases.gpt-4o: llama  # f:19:23",
+        "pools[0].endpoints[0].key: ${ENGINE_KEY}  # f:42:14",
+        "pools[0].endpoints[0].headers.X-Team: …  # f:44:19",
+        "pools[0].endpoints[1].name: 2001-db8--1-80  # default",
+        "pools[1].models_interval: off  # f:72:22",
+        "pools[1].load.scrape_interval: 100ms  # default",
+        "tenants[0].keys[0]: ${CHAT_KEY}  # f:75:12",
+        "tenants[1].keys[0]: sha256:…  # f:85:9",
+        "drain: 1h  # f:106:8",
+    ] {
+        let (value, origin) = line.split_once("  # ").unwrap();
+        let found = text.lines().filter_map(|line| line.split_once("  # "));
+        let found =
+            found.map(|(value, origin)| (value.trim_end(), origin)).find(|(found, _)| *found == value);
+        assert_eq!(found, Some((value, origin)), "{text}");
+    }
+    let all = format!("{text}{loaded:?}");
+    for secret in
+        ["sk-chat-1", "sk-engine", "sk-from-a-file", "sixteen bytes or more", "PRIVATE KEY", "0d0e0f"]
+    {
+        assert!(!all.contains(secret), "{secret}");
+    }
+}
