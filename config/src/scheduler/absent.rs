@@ -72,3 +72,23 @@ pub(super) fn reason(kind: &str) -> Reason {
         _ => Reason::text(kind, "the type of a plugin that this router has"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::plugin::role;
+
+    const DOCUMENTED: &str = include_str!("../../../deploy/LLM-D.md");
+
+    #[test]
+    fn every_plugin_is_documented_and_the_nearest_are_had() {
+        let types = KNOWN.iter().map(|(name, _)| *name).chain(ABSENT.iter().map(|(name, _)| *name));
+        let missing: Vec<_> = types.filter(|name| !DOCUMENTED.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        for (name, nearest) in ABSENT {
+            assert!(role(name).is_none(), "{name} is had");
+            let first = nearest.split(' ').next().unwrap_or_default();
+            assert!(nearest.starts_with("none") || role(first).is_some(), "{name}: {nearest}");
+        }
+    }
+}
