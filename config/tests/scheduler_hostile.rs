@@ -18,7 +18,8 @@ fn the_worst_texts_are_faults_and_cheap() {
     let head = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n";
     let pool = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\n";
     let labels: String = (0..90_000).map(|number| format!("l{number}: a, ")).collect();
-    let pods = |name: &str| format!("---\nkind: Pod\nmetadata: {{name: {name}}}\n").repeat(30_000);
+    let spec = "spec: {selector: {matchLabels: {a: b}}, targetPorts: [{number: 1}]}\n";
+    let pods = "---\nkind: Pod\nmetadata: {name: a}\n".repeat(30_000);
     for (shows, text) in [
         ("plugins", format!("{head}plugins:\n{}", "- type: a\n".repeat(90_000))),
         (
@@ -32,7 +33,7 @@ fn the_worst_texts_are_faults_and_cheap() {
         ("gates", format!("{head}featureGates: [{}]\n", "a, ".repeat(200_000))),
         ("labels", format!("{pool}spec: {{selector: {{matchLabels: {{{labels}}}}}}}\n")),
         ("ports", format!("{pool}spec: {{targetPorts: [{}]}}\n", "{number: 0}, ".repeat(70_000))),
-        ("one pod often", pods("a")),
+        ("one pod often", format!("{pool}{spec}{pods}")),
         ("lists in lists", "{kind: List, items: [".repeat(40_000)),
         ("pools", format!("{pool}---\n").repeat(9_000)),
     ] {
