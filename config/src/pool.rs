@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use picker::Tuning;
 use picker::hash::BlockSize;
 use picker::policy::Policy;
 use picker::score::Weights;
@@ -30,6 +31,8 @@ pub struct Pool {
     pub weights: Option<Weights>,
     /// How much a long match counts beyond its share, in the scorer `prefix`.
     pub match_length: MatchLength,
+    /// Constants of the scorers and of the policy `affinity`.
+    pub tuning: Tuning,
     /// The seed of the tie-break and of the policy `random`.
     pub seed: u64,
     /// Unique in name over all pools, in address within the pool. May be empty: the pool serves once it has some.

@@ -14,6 +14,7 @@ use config::{
     Pool, Protocol, Secret, ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
 };
 use given::{EVERY_KEY, Given, file, with_flags};
+use picker::Tuning;
 use picker::hash::BlockSize;
 use picker::policy::Policy;
 use picker::score::prefix::MatchLength;
@@ -47,6 +48,7 @@ fn default_pool() -> Pool {
         policy: Policy::ExpectedTtft,
         weights: None,
         match_length: MatchLength::default(),
+        tuning: Tuning::DEFAULT,
         seed: 0,
         endpoints: vec![],
         tls: ClientTls::default(),
@@ -134,6 +136,7 @@ fn chat(given: &Given) -> Pool {
         policy: Policy::PrefixOnly,
         weights: Some(Weights::new(&weights).unwrap()),
         match_length: MatchLength::new(0.25, 8192).unwrap(),
+        tuning: Tuning::DEFAULT,
         seed: 7,
         endpoints: vec![
             Endpoint {
@@ -334,6 +337,60 @@ fn flags_override_the_file() {
     assert_eq!(settings.iter().filter(|setting| setting.path == "admin").count(), 1);
     let port = Flags { port: Some(0), ..Flags::default() };
     assert_eq!(with_flags("{}", &port).unwrap().config.listeners, [listener("127.0.0.1:0", Protocol::Http1)]);
+}
+
+/// llm-d's preset, with a block and a capacity.
+const SCHEDULER: &str = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: queue-scorer\n\
+    - type: prefix-cache-scorer\n- {type: approx-prefix-cache-producer, parameters: {autoTune: false, blockSizeTokens: 128, lruCapacityPerServer: 500}}\n\
+    schedulingProfiles:\n- name: default\n  plugins:\n  - {pluginRef: queue-scorer, weight: 2}\n  \
+    - {pluginRef: prefix-cache-scorer, weight: 3}\n";
+
+/// What a configuration comes to, and each line of `weights`, `policy` and `index` of its explanation.
+fn with_scheduler(name: &str, text: &str, flags: &Flags) -> (Pool, Vec<String>) {
+    let given = Given::all().file("etc/epp.yaml", SCHEDULER);
+    let config::Loaded { mut config, settings, .. } =
+        load(Some((name, text)), flags, &given).map_err(|faults| faults.to_string()).unwrap();
+    let shown = settings.iter().filter(|one| {
+        ["pools[0].weights", "pools[0].policy", "pools[0].index"]
+            .iter()
+            .any(|path| one.path.starts_with(path))
+    });
+    let shown = shown.map(|one| format!("{} {} {}", &one.path["pools[0].".len()..], one.value, one.origin));
+    (config.pools.remove(0), shown.collect())
+}
+
+#[test]
+fn a_scheduler_configuration_stands_for_policy_and_weights() {
+    let weights = Weights::new(&[(Scorer::Queue, 2.0), (Scorer::Prefix, 3.0)]).ok();
+    let none = Flags::default();
+    let (pool, shown) =
+        with_scheduler("etc/f", "pools: [{scheduler: epp.yaml, index: {capacity_blocks: 9}}]", &none);
+    assert_eq!((pool.policy, &pool.weights), (Policy::Prefix, &weights));
+    assert_eq!(pool.index.capacity_blocks, 9, "the file's own key goes before");
+    assert_eq!(
+        shown,
+        [
+            "policy prefix etc/epp.yaml",
+            "weights.prefix 3 etc/epp.yaml",
+            "weights.queue 2 etc/epp.yaml",
+            "index.tokenizer bytes default",
+            "index.block_tokens 128 etc/epp.yaml",
+            "index.capacity_blocks 9 etc/f:1:56",
+        ]
+    );
+    let (itself, shown) = with_scheduler("etc/epp.yaml", SCHEDULER, &none);
+    assert_eq!((itself.policy, &itself.weights), (Policy::Prefix, &weights), "the file itself");
+    assert_eq!((itself.index.block.tokens(), itself.index.capacity_blocks), (128, 500));
+    assert_eq!(shown[0], "policy prefix etc/epp.yaml");
+    let flags =
+        Flags { endpoints: strings(&["a=http://a"]), policy: Some("random".to_owned()), ..Flags::default() };
+    let (pool, shown) = with_scheduler("etc/epp.yaml", SCHEDULER, &flags);
+    assert_eq!(
+        (pool.policy, pool.weights, pool.endpoints.len()),
+        (Policy::Random, None, 1),
+        "flags go before"
+    );
+    assert_eq!(shown[..2], ["policy random --policy", "weights (the policy's own) default"]);
 }
 
 #[test]

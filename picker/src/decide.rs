@@ -22,6 +22,7 @@ use crate::tokens::bytes::{Bytes, Knowns};
 use crate::tokens::words::Words;
 use crate::tokens::{Kind, Tokenizer};
 use crate::traffic::{Fork, Lesson, Went};
+use crate::tuning::Tuning;
 
 /// Bytes of a model's name that are kept; a longer one stands as no name.
 pub const MODEL_BYTES_MAX: usize = 256;
@@ -54,6 +55,8 @@ pub struct Rules {
     pub weights: Option<Weights>,
     /// How much a long match counts beyond its share.
     pub match_length: MatchLength,
+    /// Constants of the formulas.
+    pub tuning: Tuning,
     /// What cuts a prompt.
     pub tokenizer: Kind,
     /// Into blocks of what size.
@@ -188,6 +191,7 @@ pub fn choose_matched(
         block_tokens: rules.block.tokens(),
         last_cold: &last_cold,
         match_length: rules.match_length,
+        tuning: rules.tuning,
         model: asked.model.as_deref(),
         session_at: asked.session_at,
         key: asked.key(),

@@ -3,6 +3,7 @@
 
 mod support;
 
+use picker::Tuning;
 use picker::belief::{EndpointId, Index};
 use picker::chance::Draw;
 use picker::decide::{Asked, Decision, Rules, choose};
@@ -312,6 +313,33 @@ fn affinity_holds_until_saturated() {
         ("nobody holds", [(79, tokens(900_000)), (0, tokens(2)), (60, tokens(90_000))], [1, 2, 0]),
     ] {
         assert_eq!(Pool::new(Policy::Affinity, &endpoints).order(), order, "{shows}");
+    }
+}
+
+/// Each constant alone turns the order that the defaults give.
+#[test]
+fn affinity_goes_by_its_constants() {
+    let endpoints = [(60, tokens(90_000)), (0, tokens(0)), (0, tokens(9))];
+    let order = |tuning: Tuning| {
+        let mut pool = Pool::new(Policy::Affinity, &endpoints);
+        pool.rules.tuning = tuning;
+        pool.order()
+    };
+    let holds = Tuning { holds_share: 0.6, ..Tuning::DEFAULT };
+    for (shows, tuning, wanted) in [
+        ("six tenths are not enough", Tuning::DEFAULT, [1, 2, 0]),
+        ("unless they are", holds, [0, 1, 2]),
+        // 90,000 tokens are 7.5 s at 12,000 a second.
+        ("7 seconds later is too late", Tuning { penalty_seconds_max: 7.0, ..holds }, [1, 2, 0]),
+        ("8 are not", Tuning { penalty_seconds_max: 8.0, ..holds }, [0, 1, 2]),
+        ("a pace for all", Tuning { tokens_per_second: Some(4_000.0), ..holds }, [1, 2, 0]),
+        (
+            "never too late",
+            Tuning { tokens_per_second: Some(1.0), penalty_seconds_max: f64::INFINITY, ..holds },
+            [0, 1, 2],
+        ),
+    ] {
+        assert_eq!(order(tuning), wanted, "{shows}");
     }
 }
 

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use picker::Tuning;
 use picker::belief::EndpointId;
 use picker::ledger::InFlight;
 use picker::load::Load;
@@ -275,6 +276,22 @@ fn in_flight_is_relative_to_the_most() {
     }
 }
 
+/// llm-d's `active-request-scorer` with its two parameters.
+#[test]
+fn in_flight_sets_the_idle_apart() {
+    let in_flight = |requests| InFlight { requests, ..InFlight::default() };
+    let load = |requests| Load { in_flight: in_flight(requests), ..Load::default() };
+    let candidates: Vec<_> = (0..)
+        .zip([2, 0, 3, 4])
+        .map(|(id, requests)| Candidate::new(EndpointId(id), load(requests)))
+        .collect();
+    let tuning = Tuning { idle_requests: 2, busy_score_max: 0.5, ..Tuning::DEFAULT };
+    let mut scores = [None; 4];
+    let view = View { candidates: &candidates, matched: &[0; 4], tuning, ..View::default() };
+    Scorer::InFlight.score(&view, &mut scores);
+    assert_eq!(scores, [Some(1.0), Some(1.0), Some(0.125), Some(0.0)]);
+}
+
 /// llm-d's `token-load-scorer`: of 4,194,304 tokens, those in flight and those that this request would add.
 #[test]
 fn token_load_counts_this_request_where_it_would_go() {
@@ -289,6 +306,9 @@ fn token_load_counts_this_request_where_it_would_go() {
     let mut scores = [None; 4];
     Scorer::TokenLoad.score(&View { block_tokens: 1 << 18, ..view }, &mut scores);
     assert_eq!(scores, [Some(1.0), Some(0.75), Some(0.75), Some(0.0)]);
+    let tuning = Tuning { full_tokens: f64::from(1 << 21), ..Tuning::DEFAULT };
+    Scorer::TokenLoad.score(&View { block_tokens: 1 << 18, tuning, ..view }, &mut scores);
+    assert_eq!(scores, [Some(1.0), Some(0.5), Some(0.5), Some(0.0)]);
 }
 
 /// llm-d's `lora-affinity-scorer`.

@@ -1,10 +1,11 @@
 //! What the operator types, and what it exits with.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use config::Flags;
+use config::inference_pool::{self, InferencePool};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
@@ -38,6 +39,18 @@ enum Command {
         after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --schema > prefixroute.schema.json"
     )]
     Check(CheckArgs),
+    /// Validates an InferencePool and lists the endpoints of its Pods: YAML or JSON of kubectl, lists and streams
+    #[command(
+        after_help = "Examples:\n  kubectl get inferencepools,pods -o json | prefixroute pool -\n  prefixroute serve $(prefixroute pool fleet.yaml --args)"
+    )]
+    Pool {
+        /// File to read, `-` for standard input
+        #[arg(value_name = "FILE")]
+        file: String,
+        /// Prints the flags for `serve` on one line
+        #[arg(long)]
+        args: bool,
+    },
     /// The whole story in a minute: three fake replicas, round-robin against prefix through the real proxy
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute demo --hold")]
@@ -96,6 +109,7 @@ pub(crate) fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve(args),
         Command::Check(args) => check(&args),
+        Command::Pool { file, args } => pool(&file, args),
         #[cfg(feature = "lab")]
         Command::Demo(args) => lab::demo(args),
         #[cfg(feature = "lab")]
@@ -140,6 +154,48 @@ fn check(CheckArgs { explain, schema, files }: &CheckArgs) -> ExitCode {
     }
     let explained = loaded.iter().flatten().filter(|_| *explain);
     print(&explained.map(|loaded| config::explain(&loaded.settings)).collect::<String>())
+}
+
+fn pool(file: &str, args: bool) -> ExitCode {
+    let read =
+        read_objects(file).map_err(|error| format!("{file}: found {error}, wanted a file that can be read"));
+    let resolved =
+        read.and_then(|text| inference_pool::resolve(file, &text).map_err(|faults| faults.to_string()));
+    match resolved {
+        Ok(pool) => show(&pool, args),
+        Err(faults) => wrong(&faults),
+    }
+}
+
+/// The text of Kubernetes objects; somewhat more than is allowed of one that is longer.
+fn read_objects(file: &str) -> std::io::Result<String> {
+    let source: Box<dyn Read> =
+        if file == "-" { Box::new(std::io::stdin()) } else { Box::new(std::fs::File::open(file)?) };
+    std::io::read_to_string(source.take(config::defaults::OBJECTS_BYTES_MAX as u64 + 1))
+}
+
+/// Endpoints on stdout, a line for each or all as flags; what the operator should know beside, on stderr.
+fn show(pool: &InferencePool, args: bool) -> ExitCode {
+    let InferencePool { namespace, name, h2c, endpoints } = pool;
+    let lines: String = match args {
+        true => {
+            endpoints.iter().map(|endpoint| format!("--endpoint {endpoint}")).collect::<Vec<_>>().join(" ")
+                + "\n"
+        }
+        false => {
+            endpoints.iter().map(|endpoint| format!("{} {}\n", endpoint.name, endpoint.address)).collect()
+        }
+    };
+    if *h2c {
+        say(&format!("pool {namespace}/{name} wants kubernetes.io/h2c; serve speaks HTTP/1.1 to engines"));
+    }
+    if endpoints.is_empty() {
+        say(&format!("pool {namespace}/{name} has no ready pod"));
+    }
+    match std::io::stdout().write_all(lines.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&format!("cannot write: {error}")),
+    }
 }
 
 /// The checked configuration, or every fault, one a line.

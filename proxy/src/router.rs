@@ -91,6 +91,7 @@ impl Router {
                 policy: pool.policy,
                 weights: pool.weights,
                 match_length: pool.match_length,
+                tuning: pool.tuning,
                 tokenizer: pool.index.tokenizer,
                 block: pool.index.block,
             },

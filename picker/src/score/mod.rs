@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::belief::EndpointId;
 use crate::load::Load;
 use crate::traffic::Seen;
+use crate::tuning::Tuning;
 
 pub use lora::Adapters;
 pub use weights::{WEIGHT_MAX, Weights, WeightsError};
@@ -57,6 +58,8 @@ pub struct View<'a> {
     pub last_cold: &'a [u64],
     /// How much a long match counts beyond its share.
     pub match_length: prefix::MatchLength,
+    /// Constants of the formulas.
+    pub tuning: Tuning,
     /// The model that is asked for.
     pub model: Option<&'a str>,
     /// The endpoint that the request's session was last sent to.

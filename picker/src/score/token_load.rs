@@ -2,13 +2,11 @@
 
 use super::View;
 
-/// Tokens from which an endpoint counts as full. Source: llm-d's `queueThresholdTokens`.
-const FULL_TOKENS: f64 = 4_194_304.0;
-
-/// `1 - min(1, (in flight + this request's)/full)`, in tokens that are not cached there. Always known.
+/// `1 - min(1, (in flight + this request's)/full)`, in tokens that are not cached there. Always known. Source: llm-d's
+/// `token-load-scorer`.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>]) {
     for (place, (score, candidate)) in scores.iter_mut().zip(view.candidates).enumerate() {
         let tokens = candidate.load.in_flight.uncached_tokens as f64 + view.uncached_tokens(place);
-        *score = Some(1.0 - (tokens / FULL_TOKENS).min(1.0));
+        *score = Some(1.0 - (tokens / view.tuning.full_tokens).min(1.0));
     }
 }
