@@ -14,7 +14,7 @@ const ABSENT: [(&str, &str); 47] = [
     ("endpoint-attribute-scorer", "none"),
     ("header-label-affinity-scorer", "session-affinity-scorer"),
     ("topology-affinity-scorer", "none"),
-    ("mm-embeddings-cache-scorer", "prefix-cache-scorer, which counts media too"),
+    ("mm-embeddings-cache-scorer", "prefix-cache-scorer"),
     ("precise-prefix-cache-scorer", "prefix-cache-scorer"),
     ("multicluster-queue-scorer", "queue-scorer"),
     ("multicluster-kv-cache-utilization-scorer", "kv-cache-utilization-scorer"),
@@ -44,7 +44,7 @@ const ABSENT: [(&str, &str); 47] = [
     ("precise-prefix-cache-producer", "approx-prefix-cache-producer"),
     ("burst-prefix-cache-producer", "approx-prefix-cache-producer"),
     ("multicluster-approx-prefix-cache-producer", "approx-prefix-cache-producer"),
-    ("mm-embeddings-cache-producer", "approx-prefix-cache-producer, which counts media too"),
+    ("mm-embeddings-cache-producer", "approx-prefix-cache-producer"),
     ("p2p-source-producer", "none"),
     ("predicted-latency-producer", "none: the router's own policy expected-ttft"),
     ("session-id-producer", "session-affinity-scorer with a header"),
@@ -62,7 +62,7 @@ pub(super) fn reason(kind: &str) -> Reason {
     if let Some((name, nearest)) = ABSENT.iter().find(|(name, _)| *name == kind) {
         let nearest = match nearest.starts_with("none") {
             true => (*nearest).to_owned(),
-            false => format!("the nearest, {nearest}"),
+            false => format!("{nearest}, the nearest"),
         };
         return Reason::thing(format_args!("{name}, which this router lacks"), nearest);
     }

@@ -22,7 +22,8 @@ pub(super) struct Field<'a> {
 /// A map that is being read.
 pub(super) struct Fields<'r, 'f, 'a> {
     pub(super) reading: &'r mut Reading<'f>,
-    entries: &'a [Entry],
+    /// Nothing of what is no map, whose fault is told.
+    entries: Option<&'a [Entry]>,
     at: At,
     path: String,
     known: Vec<&'static str>,
@@ -48,10 +49,10 @@ impl<'r, 'f, 'a> Fields<'r, 'f, 'a> {
     /// The fields of a value, none of what is no map, which is a fault.
     pub(super) fn of(reading: &'r mut Reading<'f>, field: &Field<'a>) -> Self {
         let entries = match &field.node.value {
-            Value::Map(Map(entries)) => entries.as_slice(),
+            Value::Map(Map(entries)) => Some(entries.as_slice()),
             _ => {
                 reading.unwanted(field, "keys and values");
-                &[]
+                None
             }
         };
         Self { reading, entries, at: field.node.at, path: field.path.clone(), known: Vec::new() }
@@ -59,11 +60,14 @@ impl<'r, 'f, 'a> Fields<'r, 'f, 'a> {
 
     /// No fields, where a map could stand.
     pub(super) fn none(reading: &'r mut Reading<'f>, field: &Field<'a>) -> Self {
-        Self { reading, entries: &[], at: field.node.at, path: field.path.clone(), known: Vec::new() }
+        Self { reading, entries: Some(&[]), at: field.node.at, path: field.path.clone(), known: Vec::new() }
     }
 
-    /// The map itself, for faults of what it lacks.
+    /// Tells that a field is missing.
     pub(super) fn lacks(&mut self, key: &'static str, wanted: &str) {
+        if self.entries.is_none() {
+            return;
+        }
         let path = key_path(&self.path, key);
         self.reading.faults.add_at(self.reading.file, self.at, &path, Reason::thing("nothing", wanted));
     }
@@ -71,7 +75,7 @@ impl<'r, 'f, 'a> Fields<'r, 'f, 'a> {
     /// A field that has a value.
     pub(super) fn get(&mut self, key: &'static str) -> Option<Field<'a>> {
         self.known.push(key);
-        let entry = self.entries.iter().find(|entry| entry.key == key)?;
+        let entry = self.entries?.iter().find(|entry| entry.key == key)?;
         let field = Field { node: &entry.node, path: key_path(&self.path, key) };
         Some(field).filter(|field| !field.node.is_nothing())
     }
@@ -159,7 +163,7 @@ impl<'r, 'f, 'a> Fields<'r, 'f, 'a> {
     pub(super) fn finish(self) {
         let Self { reading, entries, path, known, .. } = self;
         let wanted = if known.is_empty() { "none".to_owned() } else { one_of(&known) };
-        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+        for entry in entries.unwrap_or_default().iter().filter(|entry| !known.contains(&entry.key.as_str())) {
             let reason = Reason::thing("an unknown field", &wanted);
             reading.faults.add_at(reading.file, entry.at, &key_path(&path, &entry.key), reason);
         }

@@ -212,7 +212,7 @@ fn tokens(fields: &mut Fields<'_, '_, '_>) -> Effect {
     if let Some(field) = fields.get("estimate") {
         let mut estimate = Fields::of(fields.reading, &field);
         for media in ["image", "video"] {
-            estimate.refuse(media, "none: media count as llm-d's defaults have it");
+            estimate.refuse(media, "none: media are counted one way");
         }
         estimate.finish();
     }

@@ -10,6 +10,7 @@ use super::fields::{Field, Fields, Reading};
 use super::{absent, parameters};
 use crate::EngineKind;
 use crate::faults::Reason;
+use crate::tree::Node;
 
 /// What a plugin is, which says where it may be referred to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ fn written<'a>(reading: &mut Reading<'_>, field: Field<'a>, names: &mut Names<'a
     let mut fields = Fields::of(reading, &field);
     let (kind, name) = (fields.text("type"), fields.text("name"));
     let parameters = fields.get("parameters");
-    if kind.is_none() && field.node.map().is_some_and(|map| map.get("type").is_none()) {
+    if field.node.map().is_some_and(|map| map.get("type").is_none_or(Node::is_nothing)) {
         fields.lacks("type", "the type of a plugin");
     }
     fields.finish();

@@ -26,10 +26,15 @@ pub(super) fn read<'a>(
         let reason = Reason::thing("a second profile", "one: prefill and decode are not told apart here");
         reading.fault(second, reason);
     }
-    let chosen = match profiles.into_iter().next() {
+    let mut chosen = match profiles.into_iter().next() {
         Some(profile) => named(reading, &profile, plugins),
         None => plugins.iter().map(Chosen::by_default).collect(),
     };
+    // As in llm-d, a picker that is configured stands in for one that the profile does not name.
+    if !chosen.iter().any(|choice| choice.plugin.role == Some(Role::Picker)) {
+        chosen
+            .extend(plugins.iter().find(|plugin| plugin.role == Some(Role::Picker)).map(Chosen::by_default));
+    }
     refuse_second(reading, &chosen);
     decide(reading, &chosen, scheduler);
 }
