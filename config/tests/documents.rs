@@ -43,6 +43,20 @@ fn the_table_of_keys_is_the_loaders() {
     same(&path, &format!("{before}{TABLE_BEGINS}\n{}\n{TABLE_ENDS}{after}", config::key_table()));
 }
 
+#[test]
+fn few_keys_need_a_restart() {
+    let keys = [
+        "listeners",
+        "listeners[].address",
+        "listeners[].protocol",
+        "listeners[].tls",
+        "admin",
+        "limits.bodies_bytes_max",
+        "traces",
+    ];
+    assert_eq!(config::restart_keys(), keys);
+}
+
 /// Name and text of each example.
 fn examples() -> Vec<(String, String)> {
     files(&deploy().join("examples"))
