@@ -17,13 +17,11 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use scoring::Scheduled;
-
 use crate::defaults::{self, BYTES_MAX, DURATION_MAX};
 use crate::faults::{Faults, Reason};
 use crate::read::form::{Durations, Sizes, Switch, Text};
-use crate::read::{Described, Key, Place, Placed, Reader, Section, Shape, live, restart};
-use crate::scheduler;
+use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
+use crate::scheduler::{self, Scheduler};
 use crate::tree::{self, At, Node, Value};
 use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside};
 
@@ -39,31 +37,16 @@ pub(crate) fn check(
     outside: &dyn Outside,
 ) -> Result<Loaded, Faults> {
     let (name, text) = file.unwrap_or_default();
-    let (node, faults) = if file.is_some() { written(name, text) } else { Default::default() };
+    let (node, mut faults) = if file.is_some() { written(name, text) } else { Default::default() };
+    // A file of llm-d's is a pool's choice of policy, with defaults for all else.
+    let itself = node.as_ref().filter(|node| scheduler::is_scheduler(node));
+    let said = itself.and_then(|node| scheduler::read_document(name, node, &mut faults));
+    let node = if itself.is_some() { None } else { node.as_ref() };
     let mut reader = Reader::new(name, outside, known);
     reader.faults = faults;
-    let document = node.as_ref().filter(|node| scheduler::is_scheduler(node));
-    let config = match document {
-        Some(document) => scheduled(&mut reader, name, document, flags),
-        None => reader.root(node.as_ref(), |top| config(top, flags)),
-    };
+    let config = reader.root(node, |top| config(top, flags, said.as_ref()));
     let Reader { faults, settings, files, .. } = reader;
     if faults.is_empty() { Ok(Loaded { config, settings, files }) } else { Err(faults) }
-}
-
-/// A file that is all llm-d's: one pool by it, everything else by default or by flags.
-fn scheduled(reader: &mut Reader<'_>, name: &str, document: &Node, flags: &Flags) -> Config {
-    let mut config = reader.root(None, |top| config(top, flags));
-    if flags.policy.is_some() {
-        let reason = Reason::thing("it beside an EndpointPickerConfig", "one of the two");
-        reader.fault(Place::Flag("--policy"), "", reason);
-    }
-    let scheduler = scheduler::read_document(name, document, &mut reader.faults);
-    if let Some((scheduler, pool)) = scheduler.zip(config.pools.first_mut()) {
-        let scheduled = Scheduled { scheduler, file: name.to_owned(), pool: "pools[0]".to_owned() };
-        scheduled.apply(reader, pool);
-    }
-    config
 }
 
 /// The file's tree. One that ended the reading is told and lacks nothing.
@@ -76,7 +59,7 @@ fn written(name: &str, text: &str) -> (Option<Node>, Faults) {
 /// Every key, as the reading names and describes it.
 pub(crate) fn described() -> Shape {
     let mut reader = Reader::new("", &Nothing, HashSet::new).describing();
-    reader.root(None, |top| config(top, &Flags::default()));
+    reader.root(None, |top| config(top, &Flags::default(), None));
     Shape::Section(reader.into_described())
 }
 
@@ -102,13 +85,13 @@ impl Outside for Nothing {
     }
 }
 
-fn config(top: &mut Section<'_, '_>, flags: &Flags) -> Config {
+fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) -> Config {
     const RESPONSE_HEADERS: Key =
         live("response_headers", "Whether answers carry the `x-prefixroute-*` headers");
     const WATCH: Key = live("watch", "Whether the file is looked at for changes, and reloaded");
     const DRAIN_KEY: Key = live("drain", "Time that running requests get after SIGTERM; zero stops at once");
     let (listeners, admin) = listeners::read(top, flags);
-    let pools = pools::read(top, flags);
+    let pools = pools::read(top, flags, said);
     let edge = edge::read(top);
     let limits = top.section(LIMITS, limits);
     let timeouts = top.section(TIMEOUTS, timeouts);

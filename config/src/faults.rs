@@ -19,8 +19,8 @@ pub struct Fault {
     pub reason: Reason,
 }
 
-/// Every fault of one configuration: those of whole files, then by line and column, then those of flags. Prints one a
-/// line. Past [`FAULTS_MAX`] the last one says that there are more.
+/// Every fault of one configuration: those of whole files, then by line and column, then those of further files, then
+/// those of flags. Prints one a line. Past [`FAULTS_MAX`] the last one says that there are more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(Vec<(Rank, Fault)>);
 
@@ -34,6 +34,7 @@ pub struct Reason(String);
 enum Rank {
     File,
     Line(At),
+    OtherFile,
     Flag,
     Last,
 }
@@ -65,10 +66,10 @@ impl Faults {
         self.insert(Rank::Flag, Fault { place: flag.to_owned(), path: path.to_owned(), reason });
     }
 
-    /// Adds those of another file, which a line of this one names: they stand there, in their own order.
-    pub(crate) fn append(&mut self, at: At, others: Self) {
+    /// Adds all of another file, after those of this one's lines and in their order.
+    pub(crate) fn append(&mut self, others: Self) {
         for (_, fault) in others.0 {
-            self.insert(Rank::Line(at), fault);
+            self.insert(Rank::OtherFile, fault);
         }
     }
 

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use describe::{explain, key_table, schema};
+pub use describe::{explain, key_table, restart_keys, schema};
 pub use edge::{AccessLog, ClientKey, Cors, Edge, KeyHash, Network, PathPattern, Tenant, TenantLimits};
 pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use faults::{Fault, Faults, Reason};

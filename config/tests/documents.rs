@@ -43,14 +43,31 @@ fn the_table_of_keys_is_the_loaders() {
     same(&path, &format!("{before}{TABLE_BEGINS}\n{}\n{TABLE_ENDS}{after}", config::key_table()));
 }
 
+#[test]
+fn few_keys_need_a_restart() {
+    let keys = [
+        "listeners",
+        "listeners[].address",
+        "listeners[].protocol",
+        "listeners[].tls",
+        "admin",
+        "limits.bodies_bytes_max",
+        "traces",
+    ];
+    assert_eq!(config::restart_keys(), keys);
+}
+
 /// Name and text of each example.
 fn examples() -> Vec<(String, String)> {
-    let entries = std::fs::read_dir(deploy().join("examples")).unwrap().map(|entry| entry.unwrap().path());
+    files(&deploy().join("examples"))
+}
+
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let read = |path: PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         (name, std::fs::read_to_string(path).unwrap())
     };
-    // The folder `llm-d` holds documents of another kind: `scheduler.rs` loads them.
     entries.filter(|path| path.is_file()).map(read).collect()
 }
 
@@ -76,6 +93,16 @@ fn every_example_loads_and_says_what_it_is_for() {
         "several-models.yaml",
     ];
     assert_eq!(names, all);
+}
+
+#[test]
+fn every_example_of_llm_d_loads_as_it_is() {
+    let files = files(&deploy().join("examples/llm-d"));
+    assert!(files.len() > 1);
+    for (name, text) in files {
+        let loaded = load(Some((&name, &text)), &Flags::default(), &Given::all());
+        assert!(loaded.is_ok(), "{name}: {loaded:?}");
+    }
 }
 
 /// As a reader of YAML 1.2 that knows no configuration would have it.

@@ -41,6 +41,17 @@ fn wrong_files_are_told_with_every_fault_and_its_place() {
 }
 
 #[test]
+fn faults_of_a_scheduler_configuration_come_with_the_others() {
+    let given = Given::all().file("epp.yaml", "kind: EndpointPickerConfig\nplugins: 3\n");
+    let text = "pools: [{scheduler: epp.yaml, policy: prefix}]\nwatch: maybe\n";
+    let faults = config::load(Some(("f", text)), &Flags::default(), &given).unwrap_err().to_string();
+    let lines: Vec<&str> = faults.lines().collect();
+    assert_eq!(lines[0], "f:1:21: pools[0].scheduler: found it beside policy, wanted one of the two");
+    assert_eq!(lines[1], "f:2:8: watch: found \"maybe\", wanted true or false");
+    assert!(lines[2..].iter().all(|line| line.starts_with("epp.yaml:")) && lines.len() > 2, "{faults}");
+}
+
+#[test]
 fn an_empty_file_is_a_fault() {
     assert_eq!(file("").unwrap_err(), "f: found an empty file, wanted a configuration");
 }

@@ -81,7 +81,7 @@ impl<'a> Section<'_, 'a> {
         // It is described already.
         let described = self.reader.described.take();
         let path = self.path(key.name);
-        self.reader.settings.retain(|setting| setting.path != path);
+        self.reader.forget_setting(&path);
         let path = format!("{path}[0]");
         let value = read(&mut Section::new(self.reader, None, path, Place::Default));
         self.reader.described = described;

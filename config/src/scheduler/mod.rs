@@ -19,9 +19,9 @@ use picker::policy::Policy;
 use picker::score::prefix::MatchLength;
 use picker::score::{Scorer, Weights};
 
+use crate::EngineKind;
 use crate::faults::Faults;
 use crate::tree::{self, Node};
-use crate::{EngineKind, Pool};
 
 /// The `kind` that a document is known by.
 const KIND: &str = "EndpointPickerConfig";
@@ -58,16 +58,6 @@ impl Default for Scheduler {
 }
 
 impl Scheduler {
-    /// Lets a pool decide so.
-    pub(crate) fn apply(self, pool: &mut Pool) {
-        let Self { policy, weights, match_length, tuning, block, capacity_blocks, engine } = self;
-        (pool.policy, pool.weights) = (policy, weights);
-        (pool.match_length, pool.tuning) = (match_length, tuning);
-        pool.index.block = block.unwrap_or(pool.index.block);
-        pool.index.capacity_blocks = capacity_blocks.unwrap_or(pool.index.capacity_blocks);
-        pool.engine.kind = engine.unwrap_or(pool.engine.kind);
-    }
-
     /// Nothing that ranks.
     fn nothing() -> Self {
         Self {

@@ -1,6 +1,8 @@
 //! What lies outside of a configuration's text, as tests give it: variables, files, certificates.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod values;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
