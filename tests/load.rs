@@ -213,7 +213,7 @@ async fn one_replica_whose_scrapes_fail_gets_less_and_comes_back() {
 async fn figures_that_are_stale_before_the_next_scrape_are_refused_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
-    let text = "endpoints:\n  - name: a\n    url: http://127.0.0.1:1\nload:\n  scrape_interval: 15s\n  stale_after: 200ms\n";
+    let text = "pools:\n- load:\n    scrape_interval: 15s\n    stale_after: 200ms\n";
     std::fs::write(&file, text).unwrap();
     let run = run(&["serve", "--config", file.to_str().unwrap()]).await;
     assert_eq!(run.code, 2, "{run:?}");

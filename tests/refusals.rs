@@ -70,15 +70,12 @@ fn file(text: &str) -> (TempDir, PathBuf) {
 #[tokio::test]
 async fn faults_of_a_file_are_one_line_each_with_their_place() {
     for (text, places) in [
-        ("endpoints:\n  - name: a\n    url: http://127.0.0.1:1\nsped: 3\n", &[":4:1: sped"][..]),
+        ("pools:\n- endpoints:\n  - url: http://127.0.0.1:1\nsped: 3\n", &[":4:1: sped"][..]),
         (
-            "endpoints:\n  - name: a\n    url: http://\npolicy: fastest\n",
-            &[":3:10: endpoints[0].url", ":4:9: policy"],
+            "pools:\n- endpoints:\n  - url: http://\n  policy: fastest\nsped: 3\n",
+            &[":3:10: pools[0].endpoints[0].url", ":4:11: pools[0].policy", ":5:1: sped"],
         ),
-        (
-            "endpoints:\n  - name: a\n    url: http://127.0.0.1:1\nload:\n  scrape_interval: often\n",
-            &[":5:20: load.scrape_interval"],
-        ),
+        ("pools:\n- load:\n    scrape_interval: often\n", &[":3:22: pools[0].load.scrape_interval"]),
     ] {
         let (_folder, path) = file(text);
         let path = path.to_str().unwrap();

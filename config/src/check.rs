@@ -21,6 +21,7 @@ use crate::defaults::{self, BYTES_MAX, DURATION_MAX};
 use crate::faults::{Faults, Reason};
 use crate::read::form::{Durations, Sizes, Switch, Text};
 use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
+use crate::scheduler::{self, Scheduler};
 use crate::tree::{self, At, Node, Value};
 use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside};
 
@@ -36,10 +37,14 @@ pub(crate) fn check(
     outside: &dyn Outside,
 ) -> Result<Loaded, Faults> {
     let (name, text) = file.unwrap_or_default();
-    let (node, faults) = if file.is_some() { written(name, text) } else { Default::default() };
+    let (node, mut faults) = if file.is_some() { written(name, text) } else { Default::default() };
+    // A file of llm-d's is a pool's choice of policy, with defaults for all else.
+    let itself = node.as_ref().filter(|node| scheduler::is_scheduler(node));
+    let said = itself.and_then(|node| scheduler::read_document(name, node, &mut faults));
+    let node = if itself.is_some() { None } else { node.as_ref() };
     let mut reader = Reader::new(name, outside, known);
     reader.faults = faults;
-    let config = reader.root(node.as_ref(), |top| config(top, flags));
+    let config = reader.root(node, |top| config(top, flags, said.as_ref()));
     let Reader { faults, settings, files, .. } = reader;
     if faults.is_empty() { Ok(Loaded { config, settings, files }) } else { Err(faults) }
 }
@@ -54,7 +59,7 @@ fn written(name: &str, text: &str) -> (Option<Node>, Faults) {
 /// Every key, as the reading names and describes it.
 pub(crate) fn described() -> Shape {
     let mut reader = Reader::new("", &Nothing, HashSet::new).describing();
-    reader.root(None, |top| config(top, &Flags::default()));
+    reader.root(None, |top| config(top, &Flags::default(), None));
     Shape::Section(reader.into_described())
 }
 
@@ -80,13 +85,13 @@ impl Outside for Nothing {
     }
 }
 
-fn config(top: &mut Section<'_, '_>, flags: &Flags) -> Config {
+fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) -> Config {
     const RESPONSE_HEADERS: Key =
         live("response_headers", "Whether answers carry the `x-prefixroute-*` headers");
     const WATCH: Key = live("watch", "Whether the file is looked at for changes, and reloaded");
     const DRAIN_KEY: Key = live("drain", "Time that running requests get after SIGTERM; zero stops at once");
     let (listeners, admin) = listeners::read(top, flags);
-    let pools = pools::read(top, flags);
+    let pools = pools::read(top, flags, said);
     let edge = edge::read(top);
     let limits = top.section(LIMITS, limits);
     let timeouts = top.section(TIMEOUTS, timeouts);

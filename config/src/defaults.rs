@@ -152,6 +152,12 @@ pub const FOUND_CHARS_MAX: usize = 80;
 pub const TREE_DEPTH_MAX: usize = 64;
 /// Values of a file, with those that its aliases repeat.
 pub const TREE_NODES_MAX: usize = 262_144;
+/// Bytes of Kubernetes objects that `pool` reads: a thousand pods have about 15 MB.
+pub const OBJECTS_BYTES_MAX: usize = 32 * MIB;
+/// Values of Kubernetes objects: a pod has about 600.
+pub const OBJECTS_NODES_MAX: usize = 2 * MIB;
+/// Plugins, profiles and other items of one list in an EndpointPickerConfig.
+pub const SCHEDULER_LIST_MAX: usize = 256;
 /// Bytes that the aliases of a file repeat.
 pub const ALIASED_BYTES_MAX: usize = MIB;
 /// Faults of one configuration that are told.

@@ -38,6 +38,18 @@ pub fn key_table() -> String {
     table
 }
 
+/// The paths of the keys whose change needs a restart, with `[]` for each item of a list, such as
+/// `listeners[].address`.
+pub fn restart_keys() -> Vec<String> {
+    let mut paths = Vec::new();
+    described().visit("", &mut |path, described| {
+        if described.key.reload == Reload::Restart {
+            paths.push(path.to_owned());
+        }
+    });
+    paths
+}
+
 /// The effective configuration, one value a line: `key: value  # origin`.
 pub fn explain(settings: &[Setting]) -> String {
     let line = |setting: &Setting| format!("{}: {}", setting.path, setting.value);

@@ -19,8 +19,8 @@ pub struct Fault {
     pub reason: Reason,
 }
 
-/// Every fault of one configuration: those of whole files, then by line and column, then those of flags. Prints one a
-/// line. Past [`FAULTS_MAX`] the last one says that there are more.
+/// Every fault of one configuration: those of whole files, then by line and column, then those of further files, then
+/// those of flags. Prints one a line. Past [`FAULTS_MAX`] the last one says that there are more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(Vec<(Rank, Fault)>);
 
@@ -34,6 +34,7 @@ pub struct Reason(String);
 enum Rank {
     File,
     Line(At),
+    OtherFile,
     Flag,
     Last,
 }
@@ -63,6 +64,13 @@ impl Faults {
     /// Adds one of a flag.
     pub(crate) fn add_flag(&mut self, flag: &str, path: &str, reason: Reason) {
         self.insert(Rank::Flag, Fault { place: flag.to_owned(), path: path.to_owned(), reason });
+    }
+
+    /// Adds all of another file, after those of this one's lines and in their order.
+    pub(crate) fn append(&mut self, others: Self) {
+        for (_, fault) in others.0 {
+            self.insert(Rank::OtherFile, fault);
+        }
     }
 
     fn insert(&mut self, rank: Rank, fault: Fault) {
@@ -97,17 +105,27 @@ impl Fault {
 impl Reason {
     /// For a value that may be repeated to the operator: quoted, escaped, and cut after [`FOUND_CHARS_MAX`].
     pub(crate) fn text(found: &str, wanted: impl fmt::Display) -> Self {
-        let mut shown: String = found.chars().take(FOUND_CHARS_MAX).collect();
-        if shown.len() < found.len() {
-            shown.push('…');
-        }
-        Self(format!("found {shown:?}, wanted {wanted}"))
+        Self(format!("found {}, wanted {wanted}", quoted(found)))
     }
 
     /// For what is described instead of repeated: a thing that is absent, or may hold a secret.
     pub(crate) fn thing(found: impl fmt::Display, wanted: impl fmt::Display) -> Self {
         Self(format!("found {found}, wanted {wanted}"))
     }
+
+    /// In the words of somebody else's rules, such as those of a Kubernetes cluster.
+    pub(crate) fn said(words: String) -> Self {
+        Self(words)
+    }
+}
+
+/// A text as it is repeated to the operator: quoted, escaped, and cut after [`FOUND_CHARS_MAX`].
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text.chars().take(FOUND_CHARS_MAX).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
 }
 
 /// The path of a key in what stands at `parent`; an odd key escaped and cut.

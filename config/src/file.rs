@@ -15,7 +15,7 @@ pub fn read_file(path: &Path) -> Result<String, Faults> {
     let fault = |reason| Faults::from(Fault::of_file(&path.display().to_string(), reason));
     let unread = |error| fault(Reason::thing(error, "a file that can be read"));
     let bytes = read_bounded(path).map_err(unread)?;
-    check_length(bytes.len()).map_err(fault)?;
+    check_length(bytes.len(), FILE_BYTES_MAX).map_err(fault)?;
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         fault(Reason::thing(format_args!("a byte that is not UTF-8 at offset {offset}"), "UTF-8"))

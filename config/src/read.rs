@@ -118,6 +118,11 @@ impl<'a> Reader<'a> {
         Self { file, folder, outside, known, known_paths: None, faults, settings, files, described: None }
     }
 
+    /// The name of the file that is read.
+    pub(crate) fn file_name(&self) -> &'a str {
+        self.file
+    }
+
     /// Lets the keys be described instead: a reading of nothing, in which each list of sections is taken once.
     pub(crate) fn describing(mut self) -> Self {
         self.described = Some(Vec::new());
@@ -178,7 +183,25 @@ impl<'a> Reader<'a> {
             Place::File(At { line, column }) => format!("{}:{line}:{column}", self.file),
             Place::Flag(flag) => flag.to_owned(),
         };
-        self.settings.push(Setting { path: path.to_owned(), value, origin });
+        self.setting_of(path, value, &origin);
+    }
+
+    /// The same of another origin, such as a further file.
+    pub(crate) fn setting_of(&mut self, path: &str, value: String, origin: &str) {
+        self.settings.push(Setting { path: path.to_owned(), value, origin: origin.to_owned() });
+    }
+
+    /// Says that a default is a further file's.
+    pub(crate) fn says<T>(&mut self, placed: &Placed<T>, file: &str) {
+        let setting = self.settings.iter_mut().rev().find(|setting| setting.path == placed.path);
+        if let Some(setting) = setting.filter(|_| !placed.is_written()) {
+            file.clone_into(&mut setting.origin);
+        }
+    }
+
+    /// Takes back the line of a key that others replace.
+    pub(crate) fn forget_setting(&mut self, path: &str) {
+        self.settings.retain(|setting| setting.path != path);
     }
 
     /// Replaces what the line of a key says of its default.

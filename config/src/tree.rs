@@ -6,7 +6,7 @@
 
 mod build;
 
-use crate::defaults::FILE_BYTES_MAX;
+use crate::defaults::{FILE_BYTES_MAX, OBJECTS_BYTES_MAX, OBJECTS_NODES_MAX, TREE_NODES_MAX};
 use crate::faults::{Fault, Faults, Reason};
 
 /// Where something begins: line and column, both from 1, in characters.
@@ -73,12 +73,33 @@ pub struct Documents {
     pub faults: Faults,
 }
 
+/// What a text may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of it.
+    pub bytes: usize,
+    /// Values, with those that its aliases repeat.
+    pub nodes: usize,
+}
+
+impl Bounds {
+    /// A file that somebody wrote.
+    pub const FILE: Self = Self { bytes: FILE_BYTES_MAX, nodes: TREE_NODES_MAX };
+    /// What a cluster says of its objects.
+    pub const OBJECTS: Self = Self { bytes: OBJECTS_BYTES_MAX, nodes: OBJECTS_NODES_MAX };
+}
+
 /// Reads a text of at most [`FILE_BYTES_MAX`] that may hold several documents. `file` names it in faults.
 ///
 /// Errors: one fault, if it is no YAML or would cost too much.
 pub fn documents(file: &str, text: &str) -> Result<Documents, Faults> {
-    check_length(text.len()).map_err(|reason| Fault::of_file(file, reason))?;
-    build::Builder::new(file).read(text)
+    documents_within(file, text, Bounds::FILE)
+}
+
+/// The same with other bounds.
+pub fn documents_within(file: &str, text: &str, bounds: Bounds) -> Result<Documents, Faults> {
+    check_length(text.len(), bounds.bytes).map_err(|reason| Fault::of_file(file, reason))?;
+    build::Builder::new(file, bounds.nodes).read(text)
 }
 
 /// Reads a text that must hold one document. Nothing where it has none, which is a fault among others.
@@ -97,11 +118,11 @@ pub fn document(file: &str, text: &str) -> Result<(Option<Node>, Faults), Faults
 }
 
 /// Whether a text of so many bytes is read at all.
-pub(crate) fn check_length(bytes: usize) -> Result<(), Reason> {
-    if bytes <= FILE_BYTES_MAX {
+pub(crate) fn check_length(bytes: usize, max: usize) -> Result<(), Reason> {
+    if bytes <= max {
         return Ok(());
     }
-    Err(Reason::thing("a longer file", format_args!("at most {FILE_BYTES_MAX} bytes")))
+    Err(Reason::thing("a longer file", format_args!("at most {max} bytes")))
 }
 
 impl Node {

@@ -1,11 +1,12 @@
 //! What the operator types, and what it exits with.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use config::inference_pool::{self, InferencePool};
 use config::{Faults, Flags};
-use proxy::reload::{Read, Source};
+use proxy::reload::{self, Source};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
@@ -39,6 +40,18 @@ enum Command {
         after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --schema > prefixroute.schema.json"
     )]
     Check(CheckArgs),
+    /// Validates an InferencePool and lists the endpoints of its Pods: YAML or JSON of kubectl, lists and streams
+    #[command(
+        after_help = "Examples:\n  kubectl get inferencepools,pods -o json | prefixroute pool -\n  prefixroute serve $(prefixroute pool fleet.yaml --args)"
+    )]
+    Pool {
+        /// File to read, `-` for standard input
+        #[arg(value_name = "FILE")]
+        file: String,
+        /// Prints the flags for `serve` on one line
+        #[arg(long)]
+        args: bool,
+    },
     /// The whole story in a minute: three fake replicas, round-robin against prefix through the real proxy
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute demo --hold")]
@@ -97,6 +110,7 @@ pub(crate) fn run() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve(args),
         Command::Check(args) => check(&args),
+        Command::Pool { file, args } => pool(&file, args),
         #[cfg(feature = "lab")]
         Command::Demo(args) => lab::demo(args),
         #[cfg(feature = "lab")]
@@ -112,8 +126,8 @@ fn serve(args: ServeArgs) -> ExitCode {
     let ServeArgs { config: file, endpoints, policy, port, listen, admin } = args;
     let flags = Flags { endpoints, policy, port, listen, admin };
     let read = match file {
-        Some(file) => Read::from_file(Source::new(file, flags)),
-        None => config::load(None, &flags, &config::System).map(Read::once),
+        Some(file) => reload::Read::from_file(Source::new(file, flags)),
+        None => config::load(None, &flags, &config::System).map(reload::Read::once),
     };
     let read = match read {
         Ok(read) => read,
@@ -146,6 +160,45 @@ fn check(CheckArgs { explain, schema, files }: &CheckArgs) -> ExitCode {
     }
     let explained = loaded.iter().flatten().filter(|_| *explain);
     print(&explained.map(|loaded| config::explain(&loaded.settings)).collect::<String>())
+}
+
+fn pool(file: &str, args: bool) -> ExitCode {
+    let read =
+        read_objects(file).map_err(|error| format!("{file}: found {error}, wanted a file that can be read"));
+    let resolved =
+        read.and_then(|text| inference_pool::resolve(file, &text).map_err(|faults| faults.to_string()));
+    match resolved {
+        Ok(pool) => show(&pool, args),
+        Err(faults) => wrong(&faults),
+    }
+}
+
+/// The text of Kubernetes objects; somewhat more than is allowed of one that is longer.
+fn read_objects(file: &str) -> std::io::Result<String> {
+    let source: Box<dyn Read> =
+        if file == "-" { Box::new(std::io::stdin()) } else { Box::new(std::fs::File::open(file)?) };
+    std::io::read_to_string(source.take(config::defaults::OBJECTS_BYTES_MAX as u64 + 1))
+}
+
+/// Endpoints on stdout, a line for each or all as flags; what the operator should know beside, on stderr.
+fn show(pool: &InferencePool, args: bool) -> ExitCode {
+    let InferencePool { namespace, name, h2c, endpoints } = pool;
+    let lines: String = match args {
+        true => {
+            endpoints.iter().map(|endpoint| format!("--endpoint {endpoint}")).collect::<Vec<_>>().join(" ")
+                + "\n"
+        }
+        false => {
+            endpoints.iter().map(|endpoint| format!("{} {}\n", endpoint.name, endpoint.address)).collect()
+        }
+    };
+    if *h2c {
+        say(&format!("pool {namespace}/{name} wants kubernetes.io/h2c; serve speaks HTTP/1.1 to engines"));
+    }
+    if endpoints.is_empty() {
+        say(&format!("pool {namespace}/{name} has no ready pod"));
+    }
+    print(&lines)
 }
 
 /// The checked configuration, or every fault, one a line.

@@ -7,11 +7,13 @@ use models::Models;
 
 use super::endpoints::{self, Written};
 use super::names::{NAME, refuse_repeated};
-use super::{scoring, tls};
+use super::scoring::{self, Scheduled};
+use super::tls;
 use crate::defaults::{self, ATTEMPTS_LIMIT, POOL_NAME, POOLS_MAX};
 use crate::faults::Reason;
 use crate::read::form::{Choice, Integers, Text};
 use crate::read::{Key, Place, Placed, Section, live};
+use crate::scheduler::Scheduler;
 use crate::{ClientTls, EndpointName, Engine, EngineKind, Flags, Pool};
 
 const POOLS: Key = live("pools", "Endpoints that serve the same models, and how one is chosen among them")
@@ -29,17 +31,17 @@ struct Read {
 }
 
 /// Reads all pools: at least one.
-pub(super) fn read(top: &mut Section<'_, '_>, flags: &Flags) -> Vec<Pool> {
+pub(super) fn read(top: &mut Section<'_, '_>, flags: &Flags, itself: Option<&Scheduler>) -> Vec<Pool> {
     let count = top.count(POOLS.name).unwrap_or(1);
     let none = Flags::default();
     if count > 1 {
         refuse_flags(top, flags, count);
     }
     let flags = if count > 1 { &none } else { flags };
-    let written = top.sections(POOLS, 1..=POOLS_MAX, |section| Some(pool(section, flags, count <= 1)));
+    let written = top.sections(POOLS, 1..=POOLS_MAX, |section| Some(pool(section, flags, count <= 1, None)));
     let pools = match written {
         Some(written) if !written.value.is_empty() => written.value,
-        _ => vec![top.absent_item(POOLS, |section| pool(section, flags, true))],
+        _ => vec![top.absent_item(POOLS, |section| pool(section, flags, true, itself))],
     };
     let names = pools.iter().filter_map(|read| read.name.clone());
     refuse_repeated(top.reader, names, EndpointName::clone, |name, _| {
@@ -58,15 +60,16 @@ fn refuse_flags(top: &mut Section<'_, '_>, flags: &Flags, count: usize) {
     }
 }
 
-fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool) -> Read {
+fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool, itself: Option<&Scheduler>) -> Read {
     let default = EndpointName::new(POOL_NAME).ok();
     let name = match default {
         Some(default) if is_only => Some(section.value(NAME_KEY, &NAME, default)),
         _ => section.required(NAME_KEY, &NAME),
     };
     let models = models::read(section);
-    let engine = engine(section);
-    let scoring = scoring::read(section, flags);
+    let scheduled = scoring::scheduled(section, itself);
+    let engine = engine(section, scheduled.as_ref());
+    let scoring = scoring::read(section, flags, scheduled.as_ref());
     let endpoints = endpoints::read(section, flags);
     let tls = tls(section, &endpoints);
     let pool = Pool {
@@ -78,11 +81,11 @@ fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool) -> Read {
         policy: scoring.policy,
         weights: scoring.weights,
         match_length: scoring.match_length,
-        tuning: Default::default(),
+        tuning: scoring.tuning,
         seed: scoring.seed,
         endpoints: endpoints.iter().map(|written| written.endpoint.clone()).collect(),
         tls,
-        index: section.section(traffic::INDEX, traffic::index),
+        index: section.section(traffic::INDEX, |index| traffic::index(index, scheduled.as_ref())),
         load: section.section(traffic::LOAD, traffic::load),
         attempts_max: section.section(RETRY, attempts_max),
         timeouts: section.section(traffic::TIMEOUTS, traffic::timeouts),
@@ -106,8 +109,13 @@ const SERIES: Text<String> = Text {
     show: String::clone,
 };
 
-fn engine(section: &mut Section<'_, '_>) -> Engine {
-    let kind = section.value(ENGINE, &KINDS, EngineKind::default()).value;
+fn engine(section: &mut Section<'_, '_>, scheduled: Option<&Scheduled>) -> Engine {
+    let said = scheduled.and_then(|scheduled| Some((scheduled.says.engine?, &scheduled.file)));
+    let kind = section.value(ENGINE, &KINDS, said.map_or(EngineKind::default(), |(kind, _)| kind));
+    if let Some((_, file)) = said {
+        section.reader.says(&kind, file);
+    }
+    let kind = kind.value;
     section.section(METRICS, |metrics| {
         let mut name = |key| metrics.optional(key, &SERIES).map(|name| name.value);
         Engine { kind, waiting: name(WAITING), running: name(RUNNING), kv_usage: name(KV_USAGE) }

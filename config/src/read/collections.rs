@@ -11,6 +11,9 @@ use crate::tree::{Entry, Map, Node, Value};
 /// A list's items with their numbers, and where it stands.
 type Items<'a> = (Place, &'a [Node]);
 
+/// A key of the operator's choice and its value.
+type Pair<K, F> = (Placed<<K as Form>::Value>, Placed<<F as Form>::Value>);
+
 impl<'a> Section<'_, 'a> {
     /// A list of single values. Nothing where the key is absent or no list; items at fault are left out.
     pub(crate) fn list<F: Form>(
@@ -78,7 +81,7 @@ impl<'a> Section<'_, 'a> {
         // It is described already.
         let described = self.reader.described.take();
         let path = self.path(key.name);
-        self.reader.settings.retain(|setting| setting.path != path);
+        self.reader.forget_setting(&path);
         let path = format!("{path}[0]");
         let value = read(&mut Section::new(self.reader, None, path, Place::Default));
         self.reader.described = described;
@@ -100,7 +103,7 @@ impl<'a> Section<'_, 'a> {
         max: usize,
         (keys, key_form): (&'static str, &K),
         form: &F,
-    ) -> Vec<(Placed<K::Value>, Placed<F::Value>)> {
+    ) -> Vec<Pair<K, F>> {
         let described = || Shape::Table { max, keys, of: Box::new(shape(form)) };
         self.reader.describe(&key, || DefaultOf::words(key.default_words()), described);
         let path = self.path(key.name);
@@ -125,7 +128,7 @@ impl<'a> Section<'_, 'a> {
         Entry { key, at, node }: &Entry,
         key_form: &K,
         form: &F,
-    ) -> Option<(Placed<K::Value>, Placed<F::Value>)> {
+    ) -> Option<Pair<K, F>> {
         let path = key_path(path, key);
         let place = Place::File(*at);
         let read_key = key_form.read(key).map_err(|reason| self.reader.fault(place, &path, reason));

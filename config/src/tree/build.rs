@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::{At, Documents, Entry, Map, Node, Scalar, Value};
-use crate::defaults::{ALIASED_BYTES_MAX, TREE_DEPTH_MAX, TREE_NODES_MAX};
+use crate::defaults::{ALIASED_BYTES_MAX, TREE_DEPTH_MAX};
 use crate::faults::{Faults, Reason, key_path};
 
 /// A tree under construction: the open lists and maps, outermost first.
@@ -15,6 +15,7 @@ pub(super) struct Builder<'a> {
     anchors: HashMap<usize, Anchored>,
     done: Documents,
     nodes: usize,
+    nodes_max: usize,
     aliased_bytes: usize,
 }
 
@@ -57,9 +58,9 @@ struct Cost {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(file: &'a str) -> Self {
+    pub(super) fn new(file: &'a str, nodes_max: usize) -> Self {
         let (open, anchors, done) = Default::default();
-        Self { file, open, anchors, done, nodes: 0, aliased_bytes: 0 }
+        Self { file, open, anchors, done, nodes: 0, nodes_max, aliased_bytes: 0 }
     }
 
     pub(super) fn read(mut self, text: &str) -> Result<Documents, Faults> {
@@ -203,8 +204,8 @@ impl<'a> Builder<'a> {
     fn pay(&mut self, at: At, cost: Cost) -> Result<(), Faults> {
         self.nodes = self.nodes.saturating_add(cost.nodes);
         self.aliased_bytes = self.aliased_bytes.saturating_add(cost.bytes);
-        let found = if self.nodes > TREE_NODES_MAX {
-            format!("more than {TREE_NODES_MAX} values")
+        let found = if self.nodes > self.nodes_max {
+            format!("more than {} values", self.nodes_max)
         } else if self.aliased_bytes > ALIASED_BYTES_MAX {
             format!("aliases of more than {ALIASED_BYTES_MAX} bytes")
         } else {

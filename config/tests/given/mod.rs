@@ -1,6 +1,8 @@
 //! What lies outside of a configuration's text, as tests give it: variables, files, certificates.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod values;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -8,18 +10,18 @@ use config::{Config, Flags, Loaded, Outside, load};
 use rcgen::{CertificateParams, KeyPair};
 
 /// Every key, each with a value that is not its default.
-pub const EVERY_KEY: &str = include_str!("../fixtures/every_key.yaml");
+pub(crate) const EVERY_KEY: &str = include_str!("../fixtures/every_key.yaml");
 
 /// Variables and files by their names.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
-    pub variables: BTreeMap<String, String>,
-    pub files: BTreeMap<String, Vec<u8>>,
+pub(crate) struct Given {
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Given {
     /// What the fixtures and the examples ask for. Certificates are made anew.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         let mut given = Self::default();
         for (name, value) in [
             ("CHAT_KEY", "sk-chat-1"),
@@ -46,8 +48,15 @@ impl Given {
             .file("tls/cut.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n")
     }
 
+    /// The same without certificates, which take time to make.
+    pub(crate) fn cheap() -> Self {
+        let variables = [("CHAT_KEY", "sk-chat-1"), ("CACHE_SALT_SECRET", "sixteen bytes or more")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Self { variables, ..Self::default() }
+    }
+
     /// One more file.
-    pub fn file(mut self, name: &str, text: &str) -> Self {
+    pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
         self.files.insert(name.to_owned(), text.as_bytes().to_vec());
         self
     }
@@ -72,11 +81,11 @@ fn certificate(name: &str) -> (String, String) {
 }
 
 /// The configuration of a file `f` beside which everything of [`Given::all`] lies.
-pub fn file(text: &str) -> Result<Config, String> {
+pub(crate) fn file(text: &str) -> Result<Config, String> {
     with_flags(text, &Flags::default()).map(|loaded| loaded.config)
 }
 
 /// The same with flags.
-pub fn with_flags(text: &str, flags: &Flags) -> Result<Loaded, String> {
+pub(crate) fn with_flags(text: &str, flags: &Flags) -> Result<Loaded, String> {
     load(Some(("f", text)), flags, &Given::all()).map_err(|faults| faults.to_string())
 }

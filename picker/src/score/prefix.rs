@@ -27,6 +27,11 @@ impl MatchLength {
         Ok(Self { weight, scale_tokens: f64::from(scale_tokens.max(1)) })
     }
 
+    /// What the length counts beside the share.
+    pub fn weight(self) -> f64 {
+        self.weight
+    }
+
     /// `weight * min(1, matched/scale)^2 + (1 - weight) * matched/total`; 0 where there are no tokens.
     pub fn score(self, matched_tokens: f64, total_tokens: f64) -> f64 {
         if total_tokens <= 0.0 {

@@ -2,12 +2,14 @@
 
 use picker::hash::BlockSize;
 
+use crate::check::scoring::Scheduled;
 use crate::check::{SIZE, TIMEOUT, first_written};
 use crate::defaults::{self, CAPACITY_BLOCKS_MAX, DURATION_MAX};
 use crate::faults::Reason;
 use crate::quantity::show_duration;
 use crate::read::form::{Choice, Durations, Integers};
 use crate::read::{Key, Placed, Section, live};
+use crate::scheduler::Scheduler;
 use crate::{Index, Load, Timeouts, Tokenizer};
 
 pub(super) const INDEX: Key = live("index", "What the router remembers of the engines' caches");
@@ -18,21 +20,40 @@ const CAPACITY: Key =
 const TOKENIZERS: Choice<Tokenizer> =
     Choice { names: &Tokenizer::NAMES, from_name: Tokenizer::from_name, name: |tokenizer| tokenizer.name() };
 
-pub(super) fn index(section: &mut Section<'_, '_>) -> Index {
+pub(super) fn index(section: &mut Section<'_, '_>, scheduled: Option<&Scheduled>) -> Index {
     let tokenizer = section.value(TOKENIZER, &TOKENIZERS, defaults::TOKENIZER).value;
     let block = match tokenizer {
         Tokenizer::Bytes => defaults::BLOCK_OF_BYTES,
         Tokenizer::Words => defaults::BLOCK_OF_WORDS,
     };
-    let form = Integers { min: 1, max: defaults::BLOCK_TOKENS_MAX.into() };
-    let tokens = section.value(BLOCK, &form, wide(block.tokens())).value;
-    let form = Integers { min: 1, max: wide(CAPACITY_BLOCKS_MAX) };
-    let capacity = section.value(CAPACITY, &form, wide(defaults::CAPACITY_BLOCKS)).value;
+    let said = |says: fn(&Scheduler) -> Option<usize>| {
+        scheduled.and_then(|scheduled| Some((says(&scheduled.says)?, scheduled.file.as_str())))
+    };
+    let said_block = said(|says| says.block.map(BlockSize::tokens));
+    let tokens = count(section, BLOCK, defaults::BLOCK_TOKENS_MAX as usize, block.tokens(), said_block);
+    let said_capacity = said(|says| says.capacity_blocks);
+    let capacity = count(section, CAPACITY, CAPACITY_BLOCKS_MAX, defaults::CAPACITY_BLOCKS, said_capacity);
     Index {
         tokenizer,
         block: i64::try_from(tokens).ok().and_then(|tokens| BlockSize::new(tokens).ok()).unwrap_or(block),
         capacity_blocks: usize::try_from(capacity).unwrap_or(CAPACITY_BLOCKS_MAX),
     }
+}
+
+/// A count from 1, whose default a further file may say.
+fn count(
+    section: &mut Section<'_, '_>,
+    key: Key,
+    max: usize,
+    default: usize,
+    said: Option<(usize, &str)>,
+) -> u64 {
+    let default = said.map_or(default, |(said, _)| said);
+    let count = section.value(key, &Integers { min: 1, max: wide(max) }, wide(default));
+    if let Some((_, file)) = said {
+        section.reader.says(&count, file);
+    }
+    count.value
 }
 
 fn wide(count: usize) -> u64 {

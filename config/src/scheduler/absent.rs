@@ -1,0 +1,94 @@
+//! Plugins of llm-d that this router lacks, and what is nearest to each.
+
+use super::plugin::KNOWN;
+use crate::faults::Reason;
+
+/// How alike two names are, 0 to 1, from which one is taken for a slip of the other. Jaro and Winkler's measure.
+const ALIKE: f64 = 0.8;
+
+/// Types and what is nearest: what to write in their place.
+const ABSENT: [(&str, &str); 47] = [
+    ("load-aware-scorer", "queue-scorer"),
+    ("context-length-aware", "none: a pool for each length"),
+    ("latency-scorer", "none: the router's own policy expected-ttft"),
+    ("endpoint-attribute-scorer", "none"),
+    ("header-label-affinity-scorer", "session-affinity-scorer"),
+    ("topology-affinity-scorer", "none"),
+    ("mm-embeddings-cache-scorer", "prefix-cache-scorer"),
+    ("precise-prefix-cache-scorer", "prefix-cache-scorer"),
+    ("multicluster-queue-scorer", "queue-scorer"),
+    ("multicluster-kv-cache-utilization-scorer", "kv-cache-utilization-scorer"),
+    ("multicluster-prefix-cache-scorer", "prefix-cache-scorer"),
+    ("multicluster-running-requests-size-scorer", "running-requests-size-scorer"),
+    ("slo-headroom-tier-filter", "none"),
+    ("utilization-filter", "queue-scorer and kv-cache-utilization-scorer"),
+    ("active-request-filter", "active-request-scorer"),
+    ("label-selector-filter", "none: a pool of those endpoints"),
+    ("by-label", "none: a pool of those endpoints"),
+    ("by-label-selector", "none: a pool of those endpoints"),
+    ("encode-filter", "none: a pool of those endpoints"),
+    ("prefill-filter", "none: a pool of those endpoints"),
+    ("session-affinity-filter", "session-affinity-scorer"),
+    ("multicluster-session-affinity-filter", "session-affinity-scorer"),
+    ("topology-affinity-filter", "none"),
+    ("endpoint-attribute-filter", "none"),
+    ("disaggregatedset-rollout-screener", "none"),
+    ("weighted-random-picker", "max-score-picker"),
+    ("disagg-profile-handler", "single-profile-handler"),
+    ("pd-profile-handler", "single-profile-handler"),
+    ("data-parallel-profile-handler", "single-profile-handler"),
+    ("header-profile-handler", "single-profile-handler"),
+    ("prefix-based-pd-decider", "none"),
+    ("always-disagg-pd-decider", "none"),
+    ("always-disagg-multimodal-decider", "none"),
+    ("precise-prefix-cache-producer", "approx-prefix-cache-producer"),
+    ("burst-prefix-cache-producer", "approx-prefix-cache-producer"),
+    ("multicluster-approx-prefix-cache-producer", "approx-prefix-cache-producer"),
+    ("mm-embeddings-cache-producer", "approx-prefix-cache-producer"),
+    ("p2p-source-producer", "none"),
+    ("predicted-latency-producer", "none: the router's own policy expected-ttft"),
+    ("session-id-producer", "session-affinity-scorer with a header"),
+    ("latency-slo-admitter", "none"),
+    ("probabilistic-admitter", "none"),
+    ("concurrency-detector", "utilization-detector"),
+    ("file-discovery", "none: the pool's own endpoints"),
+    ("vllmgrpc-parser", "vllmhttp-parser"),
+    ("sglanghttp-parser", "openai-parser"),
+    ("vertexai-parser", "openai-parser"),
+];
+
+/// Why a type is a fault: llm-d has it and the router does not, or nobody has it.
+pub(super) fn reason(kind: &str) -> Reason {
+    if let Some((name, nearest)) = ABSENT.iter().find(|(name, _)| *name == kind) {
+        let nearest = match nearest.starts_with("none") {
+            true => (*nearest).to_owned(),
+            false => format!("{nearest}, the nearest"),
+        };
+        return Reason::thing(format_args!("{name}, which this router lacks"), nearest);
+    }
+    let known = KNOWN.iter().map(|(known, _)| (strsim::jaro_winkler(kind, known), *known));
+    match known.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        Some((alike, known)) if alike >= ALIKE => Reason::text(kind, known),
+        _ => Reason::text(kind, "the type of a plugin that this router has"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::plugin::role;
+
+    const DOCUMENTED: &str = include_str!("../../../deploy/LLM-D.md");
+
+    #[test]
+    fn every_plugin_is_documented_and_the_nearest_are_had() {
+        let types = KNOWN.iter().map(|(name, _)| *name).chain(ABSENT.iter().map(|(name, _)| *name));
+        let missing: Vec<_> = types.filter(|name| !DOCUMENTED.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        for (name, nearest) in ABSENT {
+            assert!(role(name).is_none(), "{name} is had");
+            let first = nearest.split(' ').next().unwrap_or_default();
+            assert!(nearest.starts_with("none") || role(first).is_some(), "{name}: {nearest}");
+        }
+    }
+}
