@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use config::EngineKind;
 use config::scheduler::{Scheduler, read};
+use config::{EngineKind, Flags, Loaded, Outside, load};
 use picker::Tuning;
 use picker::hash::BlockSize;
 use picker::policy::Policy;
@@ -206,5 +206,102 @@ fn a_document_comes_to_a_decision() {
         ),
     ] {
         assert_eq!(loaded(&text), wanted, "{shows}");
+    }
+}
+
+/// A folder with one file.
+struct Folder(String);
+
+impl Outside for Folder {
+    fn variable(&self, _: &str) -> Result<String, String> {
+        Err("not set".to_owned())
+    }
+
+    fn file(&self, path: &Path) -> Result<Vec<u8>, String> {
+        match path == Path::new("etc/epp.yaml") {
+            true => Ok(self.0.clone().into_bytes()),
+            false => Err("not found".to_owned()),
+        }
+    }
+}
+
+fn config(text: &str, flags: &Flags, document: &str) -> Result<Loaded, String> {
+    load(Some(("etc/f.yaml", text)), flags, &Folder(document.to_owned())).map_err(|faults| faults.to_string())
+}
+
+/// A document that decides everything that one can.
+fn whole() -> String {
+    document(
+        "plugins: [{type: token-load-scorer}, {type: core-metrics-extractor, parameters: {defaultEngine: triton}}, \
+         {type: approx-prefix-cache-producer, parameters: {autoTune: false, blockSizeTokens: 80, lruCapacityPerServer: 9}}]\n",
+    )
+}
+
+#[test]
+fn a_pool_decides_as_its_document_says() {
+    let flags = Flags { endpoints: vec!["a=http://10.0.0.1".to_owned()], ..Flags::default() };
+    let named = "pools: [{scheduler: epp.yaml, seed: 3}]\n";
+    for (shows, text, document, seed, origin) in [
+        ("a pool's key", named, whole(), 3, "etc/epp.yaml"),
+        ("the whole file", whole().as_str(), String::new(), 0, "etc/f.yaml"),
+    ] {
+        let loaded = config(text, &flags, &document).unwrap();
+        let pool = &loaded.config.pools[0];
+        assert_eq!(
+            (pool.policy, pool.weights),
+            (Policy::Prefix, weighing(&[(Scorer::TokenLoad, 1.0)]).weights)
+        );
+        assert_eq!(pool.tuning, tuned(Tuning::DEFAULT), "{shows}");
+        assert_eq!((pool.index.block.tokens(), pool.index.capacity_blocks), (80, 9), "{shows}");
+        assert_eq!(
+            (pool.engine.kind, pool.seed, pool.endpoints.len()),
+            (EngineKind::Triton, seed, 1),
+            "{shows}"
+        );
+        for (key, value) in [("policy", "prefix"), ("weights.token-load", "1"), ("index.block_tokens", "80")]
+        {
+            let path = format!("pools[0].{key}");
+            let setting = loaded.settings.iter().find(|setting| setting.path == path).unwrap();
+            assert_eq!((setting.value.as_str(), setting.origin.as_str()), (value, origin), "{shows}: {key}");
+        }
+    }
+}
+
+#[test]
+fn what_a_pool_or_a_flag_says_goes_before_its_document() {
+    let policy = Flags { policy: Some("sticky".to_owned()), ..Flags::default() };
+    let text = "pools: [{scheduler: epp.yaml, index: {block_tokens: 64}, engine: vllm}]\n";
+    let loaded = config(text, &policy, &whole()).unwrap();
+    let pool = &loaded.config.pools[0];
+    assert_eq!((pool.policy, pool.weights), (Policy::Sticky, None));
+    assert_eq!((pool.index.block.tokens(), pool.index.capacity_blocks), (64, 9));
+    assert_eq!(pool.engine.kind, EngineKind::Vllm);
+}
+
+#[test]
+fn faults_of_a_document_have_its_own_name() {
+    let no_yaml = "etc/epp.yaml:1:4: found no YAML (unclosed quote), wanted YAML";
+    let beside = "etc/f.yaml:1:21: pools[0].scheduler: found it beside policy, wanted one of the two";
+    for (text, document, faults) in [
+        ("pools: [{scheduler: epp.yaml}]\n", "a: 'x\n".to_owned(), vec![no_yaml]),
+        (
+            "pools: [{scheduler: epp.yaml, policy: prefix}]\n",
+            document("plugins: [{type: a}, {type: b}]\n"),
+            vec![
+                beside,
+                "etc/epp.yaml:3:18: plugins[0].type: found \"a\", wanted the type of a plugin that this router has",
+                "etc/epp.yaml:3:29: plugins[1].type: found \"b\", wanted the type of a plugin that this router has",
+            ],
+        ),
+        (
+            &document("plugins: [{type: a}]\n"),
+            String::new(),
+            vec![
+                "etc/f.yaml:3:18: plugins[0].type: found \"a\", wanted the type of a plugin that this router has",
+            ],
+        ),
+    ] {
+        let told = config(text, &Flags::default(), &document).unwrap_err();
+        assert_eq!(told, faults.join("\n"), "{text}");
     }
 }

@@ -192,10 +192,7 @@ fn show(pool: &InferencePool, args: bool) -> ExitCode {
     if endpoints.is_empty() {
         say(&format!("pool {namespace}/{name} has no ready pod"));
     }
-    match std::io::stdout().write_all(lines.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("cannot write: {error}")),
-    }
+    print(&lines)
 }
 
 /// The checked configuration, or every fault, one a line.

@@ -38,6 +38,13 @@ fn a_good_file_passes_and_a_bad_one_is_named_with_its_line() {
     assert!(text(&output.stderr).contains("typo.yaml:2:1"), "{}", text(&output.stderr));
 }
 
+#[test]
+fn configurations_of_llm_d_pass_as_they_are() {
+    let example = |name: &str| format!("{}/../deploy/examples/llm-d/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let output = run(&["check", &example("default"), &example("sticky-until-saturated")]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
 /// A fixture of the configuration's tests.
 fn pool_file(name: &str) -> String {
     format!("{}/../config/tests/fixtures/pool/{name}", env!("CARGO_MANIFEST_DIR"))
