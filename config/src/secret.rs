@@ -53,3 +53,34 @@ impl Outside for System {
         if bytes.len() > FILE_BYTES_MAX { Err("a longer file".to_owned()) } else { Ok(bytes) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_further_file_is_read_up_to_its_limit() {
+        for (length, found) in
+            [(FILE_BYTES_MAX, Ok(FILE_BYTES_MAX)), (FILE_BYTES_MAX + 1, Err("a longer file".to_owned()))]
+        {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&vec![b'a'; length]).unwrap();
+            assert_eq!(System.file(file.path()).map(|bytes| bytes.len()), found);
+        }
+        assert!(System.file(Path::new("no/such")).is_err());
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_told() {
+        assert!(System.variable("PATH").is_ok());
+        assert_eq!(System.variable("NO_SUCH_VARIABLE").unwrap_err(), "a variable that is not set");
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(..)");
+    }
+}

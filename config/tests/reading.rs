@@ -123,7 +123,9 @@ fn flags_override_the_file() {
             "pools[0].endpoints[0].url http://10.0.0.3:8000 --endpoint",
         ]
     );
-    assert_eq!(settings.iter().filter(|setting| setting.path == "admin").count(), 1);
+    for path in ["admin", "listeners[0].address", "pools[0].endpoints[0].url"] {
+        assert_eq!(settings.iter().filter(|setting| setting.path == path).count(), 1, "{path}");
+    }
     let port = Flags { port: Some(0), ..Flags::default() };
     assert_eq!(with_flags("{}", &port).unwrap().config.listeners, [listener("127.0.0.1:0", Protocol::Http1)]);
 }
@@ -199,6 +201,16 @@ fn names_and_addresses_may_meet_across_pools() {
     let text = "pools:\n- {name: a, models: [x], endpoints: [{name: a, url: http://h}]}\n\
                 - {name: b, endpoints: [{name: b, url: http://h}]}\n";
     assert!(file(text).is_ok(), "one engine may serve two pools");
+}
+
+#[test]
+fn a_secret_of_a_file_ends_before_its_line_feed() {
+    for (content, key) in [("k", "k"), ("k\n", "k"), ("k\r\n", "k"), (" k ", " k ")] {
+        let given = Given::all().file("key", content);
+        let text = "pools: [{endpoints: [{url: http://a, key: 'file:key'}]}]";
+        let pool = load(Some(("f", text)), &Flags::default(), &given).unwrap().config.pools.remove(0);
+        assert_eq!(pool.endpoints[0].key, Some(config::Secret::new(key)), "{content:?}");
+    }
 }
 
 #[test]

@@ -6,8 +6,11 @@ use crate::faults::Reason;
 /// How alike two names are, 0 to 1, from which one is taken for a slip of the other. Jaro and Winkler's measure.
 const ALIKE: f64 = 0.8;
 
+/// Flow control, of which there is none.
+const HOLDS_NONE: &str = "none: this router holds no request back";
+
 /// Types and what is nearest: what to write in their place.
-const ABSENT: [(&str, &str); 47] = [
+const ABSENT: [(&str, &str); 74] = [
     ("load-aware-scorer", "queue-scorer"),
     ("context-length-aware", "none: a pool for each length"),
     ("latency-scorer", "none: the router's own policy expected-ttft"),
@@ -55,6 +58,33 @@ const ABSENT: [(&str, &str); 47] = [
     ("vllmgrpc-parser", "vllmhttp-parser"),
     ("sglanghttp-parser", "openai-parser"),
     ("vertexai-parser", "openai-parser"),
+    ("multicluster-file-discovery", "none: the pool's own endpoints"),
+    ("multicluster-metrics-data-source", "metrics-data-source"),
+    ("multicluster-metrics-extractor", "core-metrics-extractor"),
+    ("dcgm-data-source", "metrics-data-source"),
+    ("dcgm-extractor", "core-metrics-extractor"),
+    ("topology-extractor", "none"),
+    ("endpoint-notification-source", "none"),
+    ("k8s-notification-source", "none"),
+    ("disaggregatedset-rollout-pod-extractor", "none"),
+    ("agent-identity", "session-affinity-scorer with a header"),
+    ("request-attribute-reporter", "none"),
+    ("reserve-endpoint", "none"),
+    ("destination-endpoint-served-verifier", "none"),
+    ("disagg-headers-handler", "none"),
+    ("prefill-header-handler", "none"),
+    ("fcfs-ordering-policy", HOLDS_NONE),
+    ("edf-ordering-policy", HOLDS_NONE),
+    ("slo-deadline-ordering-policy", HOLDS_NONE),
+    ("global-strict-fairness-policy", HOLDS_NONE),
+    ("round-robin-fairness-policy", HOLDS_NONE),
+    ("program-aware-fairness", HOLDS_NONE),
+    ("priority-holdback-policy", HOLDS_NONE),
+    ("soft-reflective-ceiling-policy", HOLDS_NONE),
+    ("static-usage-limit-policy", HOLDS_NONE),
+    ("sheddable-eviction-filter", HOLDS_NONE),
+    ("priority-then-time-eviction-order-policy", HOLDS_NONE),
+    ("local-syncer", "none: this router shares nothing with its peers"),
 ];
 
 /// Why a type is a fault: llm-d has it and the router does not, or nobody has it.
