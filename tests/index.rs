@@ -74,17 +74,24 @@ async fn an_index_that_cannot_fit_the_machine_is_refused_before_anything_starts(
     let [listen, admin] = free_addresses();
     let rows: String = (0..1024)
         .map(|number| {
-            format!("  - name: e{number}\n    url: http://10.0.{}.{}:80\n", number / 256, number % 256)
+            format!(
+                "    - {{name: e{number}, url: \"http://10.0.{}.{}:80\"}}\n",
+                number / 256,
+                number % 256
+            )
         })
         .collect();
     let text = format!(
-        "listeners:\n  - address: {listen}\nadmin: {admin}\nendpoints:\n{rows}index: {{capacity_blocks: 67108863}}\n"
+        "listeners:\n  - address: {listen}\nadmin: {admin}\npools:\n  - endpoints:\n{rows}    index: {{capacity_blocks: 67108863}}\n"
     );
     std::fs::write(&file, text).unwrap();
     let run = run(&["serve", "--config", file.to_str().unwrap()]).await;
     assert_eq!(run.code, 2, "{}", run.stderr);
-    for part in ["index.capacity_blocks: found 67108863", "1024 endpoints", "bytes of memory; wanted at most"]
-    {
+    for part in [
+        "pools[0].index.capacity_blocks: found 67108863",
+        "1024 endpoints",
+        "bytes of memory, wanted at most",
+    ] {
         assert!(run.stderr.contains(part), "{part} in {}", run.stderr);
     }
     assert!(std::net::TcpListener::bind(listen).is_ok(), "nothing was left behind");

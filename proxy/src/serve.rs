@@ -64,14 +64,16 @@ pub enum StartError {
     Bind(#[from] BindError),
     /// The belief that the configuration asks for.
     #[error(
-        "index.capacity_blocks: found {capacity_blocks} for each of {endpoints} endpoints, which may take {wanted} bytes of memory; wanted at most the {available} that there are"
+        "pools[{pool}].index.capacity_blocks: found {capacity_blocks} for each of {endpoints} endpoints; all pools together may take {wanted} bytes of memory, wanted at most the {available} that there are"
     )]
     IndexTooLarge {
+        /// The place of the pool that takes most.
+        pool: usize,
         /// Blocks of each endpoint.
         capacity_blocks: usize,
-        /// Endpoints of the pool.
+        /// Its endpoints.
         endpoints: usize,
-        /// Bytes that the index may come to.
+        /// Bytes that all indexes may come to.
         wanted: usize,
         /// Bytes that the machine, or the container's group, has.
         available: usize,
@@ -174,11 +176,13 @@ impl Running {
 pub(crate) fn fits(pools: &[Pool]) -> Result<(), StartError> {
     let needed = |pool: &Pool| Memory::needed(pool.endpoints.len(), pool.index.capacity_blocks);
     let wanted = pools.iter().map(needed).sum();
-    let endpoints = pools.iter().map(|pool| pool.endpoints.len()).sum();
-    let capacity_blocks = pools.iter().map(|pool| pool.index.capacity_blocks).max().unwrap_or(0);
+    let Some((pool, most)) = pools.iter().enumerate().max_by_key(|(_, pool)| needed(pool)) else {
+        return Ok(());
+    };
+    let (endpoints, capacity_blocks) = (most.endpoints.len(), most.index.capacity_blocks);
     match memory::bytes_max() {
         Some(available) if wanted > available => {
-            Err(StartError::IndexTooLarge { capacity_blocks, endpoints, wanted, available })
+            Err(StartError::IndexTooLarge { pool, capacity_blocks, endpoints, wanted, available })
         }
         _ => Ok(()),
     }

@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     InvalidKey,
     /// 404: no pool serves it.
     ModelNotFound,
-    /// 404: not among the paths that are.
+    /// 403: not among the paths that are.
     PathNotServed,
     /// 405: CONNECT.
     MethodNotAllowed,
