@@ -74,11 +74,7 @@ async fn an_index_that_cannot_fit_the_machine_is_refused_before_anything_starts(
     let [listen, admin] = free_addresses();
     let rows: String = (0..1024)
         .map(|number| {
-            format!(
-                "    - {{name: e{number}, url: \"http://10.0.{}.{}:80\"}}\n",
-                number / 256,
-                number % 256
-            )
+            format!("    - {{name: e{number}, url: \"http://10.0.{}.{}:80\"}}\n", number / 256, number % 256)
         })
         .collect();
     let text = format!(

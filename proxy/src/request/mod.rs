@@ -106,6 +106,12 @@ impl Front {
         Forward { router, visit, session, record, candidates: &candidates }.run(decision, body).await
     }
 
+    /// Not where others come in through a proxy on this host: who needs a key, or may not have every path, is no operator.
+    fn shows_state(&self, live: &Live) -> bool {
+        let is_open = live.config.edge.tenants.is_empty() && live.config.edge.paths.is_empty();
+        is_open && self.entrance.listener.ip().is_loopback()
+    }
+
     fn bounds(&self, live: &Live) -> Bounds<'_> {
         let config = &live.config;
         let (bytes_max, within) = (config.limits.body_bytes_max, config.timeouts.request_body);
@@ -254,11 +260,11 @@ impl HttpServerApp for Front {
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
         }
-        if self.entrance.listener.ip().is_loopback() && admin::is_state(session.req_header()) {
+        let live = self.router.hold_live();
+        if self.shows_state(&live) && admin::is_state(session.req_header()) {
             admin::answer_state(&mut session, &self.router).await.ok()?;
             return reusable(session).await;
         }
-        let live = self.router.hold_live();
         let api = api(&session);
         let mut visit = Visit::new(live, self.entrance, session.req_header());
         let mut record = Record::new(&self.router, api);
