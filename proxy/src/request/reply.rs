@@ -37,7 +37,7 @@ impl From<Kind> for Refusal {
             }
             Kind::InvalidKey => (401, false, "the API key is missing or not known here"),
             Kind::ModelNotFound => (404, false, "the model does not exist, or is not served here"),
-            Kind::PathNotServed => (404, false, "this path is not served here"),
+            Kind::PathNotServed => (403, false, "this path is not served here"),
             Kind::MethodNotAllowed => (405, false, "CONNECT is not served"),
             Kind::RequestTimeout => (408, false, "the request body did not arrive in time"),
             Kind::BodyTooLarge => (413, false, "the request body is larger than this server accepts"),
