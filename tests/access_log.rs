@@ -142,6 +142,7 @@ async fn every_ending_is_one_line() {
         ("not salted", chat(KEY, "no json"), 400, Value::String("*".to_owned())),
         ("a broken chunk", broken.as_bytes().to_vec(), 400, json!("bad_request")),
         ("a preflight", origin.as_bytes().to_vec(), 204, Value::Null),
+        ("no HTTP", b"GARBAGE\r\n\r\n".to_vec(), 400, json!("bad_request")),
         ("a tunnel", b"CONNECT x:1 HTTP/1.1\r\nhost: x:1\r\n\r\n".to_vec(), 405, json!("method_not_allowed")),
     ];
     for (count, (shows, request, status, trouble)) in (1..).zip(rows) {
@@ -223,7 +224,8 @@ async fn lines_hold_nothing_secret_and_nothing_without_bound() {
         post_with(CHAT, &format!("x-api-key: sk-open\r\ntraceparent: secret-{long}\r\n"), "{}"),
     ];
     for request in &requests {
-        exchange(router.data, request).await;
+        let response = exchange(router.data, request).await;
+        assert!([200, 400, 401].contains(&response.status()), "{:.80}: {response:?}", String::from_utf8_lossy(request));
     }
     let all = lines(&router, requests.len()).await;
     let raw = text(&router.beside("access.jsonl"), requests.len()).await;

@@ -132,6 +132,7 @@ async fn engines_see_of_a_key_what_is_configured() {
     ] {
         let router = setup(&plain)
             .yaml(key)
+            .pool("name: plain")
             .and_pool(&other("keyed", &keyed, "key: \"file:engine.key\""))
             .and_pool(&other("headed", &headed, "headers: {x-api-key: \"file:engine.key\"}"))
             .beside("engine.key", "sk-engine\n")

@@ -216,10 +216,10 @@ impl Router {
     }
 }
 
-impl Drop for Router {
+impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let output = self.process.output();
+            let output = self.output();
             let from = output.len().saturating_sub(4000);
             eprintln!("--- end of the router's output:\n{}", output.get(from..).unwrap_or(&output));
         }

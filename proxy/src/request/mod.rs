@@ -85,6 +85,7 @@ impl Front {
         visit.enter(session.req_header(), self.router.clock).map_err(Stop::Unread)?;
         let live = visit.live.clone();
         if let Some(preflight) = visit.preflight(session.req_header()) {
+            record.answered_here(preflight.status.as_u16());
             return reply::head_alone(session, preflight).await;
         }
         let body = read::whole(session, self.bounds(&live)).await.map_err(unread)?;
@@ -180,33 +181,40 @@ pub(crate) async fn reusable(session: ServerSession) -> Option<ReusedHttpStream>
     Some(ReusedHttpStream::from_reusable_stream(stream, settings))
 }
 
-/// Reads a request's head, or gives up: the client left, the router shuts down, or it is no HTTP, which is answered.
+/// Why a connection has no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHead {
+    /// The client left, or the router shuts down.
+    Ended,
+    /// It is no HTTP, which has been answered.
+    Broken,
+}
+
+/// Reads a request's head. Errors: there is none.
 pub(crate) async fn head(
     session: &mut ServerSession,
     router: &Router,
     shutdown: &ShutdownWatch,
-) -> Option<()> {
+) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
     let read = tokio::select! {
         biased;
         read = session.read_request() => read,
-        _ = down.wait_for(|down| *down) => return None,
+        _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
     };
     match read {
         Ok(true) => {}
-        Ok(false) => return None,
-        Err(error) => {
-            if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader {
-                router.metrics.error(Kind::BadRequest);
-                let _ = reply::broken_http(session).await;
-            }
-            return None;
+        Err(error) if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader => {
+            router.metrics.error(Kind::BadRequest);
+            let _ = reply::broken_http(session).await;
+            return Err(NoHead::Broken);
         }
+        Ok(false) | Err(_) => return Err(NoHead::Ended),
     }
     let keep_alive = router.live().config.timeouts.keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
-    Some(())
+    Ok(())
 }
 
 /// What is wrong with a head that pingora lets pass.
@@ -250,7 +258,12 @@ impl HttpServerApp for Front {
         // A 100 Continue is no answer before the end of the body; who really answers early closes.
         session.set_close_on_response_before_downstream_finish(false);
         session.set_write_timeout(Some(self.router.live().config.timeouts.client_write));
-        head(&mut session, &self.router, shutdown).await?;
+        let broken = |none: &NoHead| {
+            if *none == NoHead::Broken {
+                seen::log_broken(&self.router.live(), self.entrance);
+            }
+        };
+        head(&mut session, &self.router, shutdown).await.inspect_err(broken).ok()?;
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
         }
