@@ -3,7 +3,8 @@
 
 use harness::script::{chunk, last_chunk};
 use harness::{
-    Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, exchange, get, post_with, prompts, until,
+    Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, exchange, get, post_with, prompts,
+    until,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -74,7 +75,9 @@ async fn a_line_tells_of_a_request_in_stable_fields() {
     let router = setup(&stub).start().await;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
-    let head = format!("{KEY}X-Request-Id: r-1\r\nTraceparent: {parent}\r\ntracestate: a=1\r\nUser-Agent: test/1 \u{e9}\"\r\n");
+    let head = format!(
+        "{KEY}X-Request-Id: r-1\r\nTraceparent: {parent}\r\ntracestate: a=1\r\nUser-Agent: test/1 \u{e9}\"\r\n"
+    );
     let body = prompts::with(&prompts::cold(1), r#","stream":false"#);
     let sent = exchange(router.data, post_with(&format!("{CHAT}?secret=query"), &head, &body)).await;
     assert_eq!(sent.status(), 200);
@@ -135,7 +138,12 @@ async fn every_ending_is_one_line() {
     let rows: Vec<(&str, Vec<u8>, u64, Value)> = vec![
         ("a good one", chat(KEY, &prompts::cold(1)), 200, Value::Null),
         ("no key", chat("", "{}"), 401, json!("invalid_api_key")),
-        ("two keys", chat("x-api-key: sk-acme\r\nx-api-key: sk-open\r\n", "{}"), 400, json!("invalid_api_key")),
+        (
+            "two keys",
+            chat("x-api-key: sk-acme\r\nx-api-key: sk-open\r\n", "{}"),
+            400,
+            json!("invalid_api_key"),
+        ),
         ("another path", get("/metrics"), 403, json!("path_not_served")),
         ("another model", chat(KEY, &other), 404, json!("model_not_found")),
         ("too large", chat(KEY, &"x".repeat(100_000)), 413, json!("body_too_large")),
@@ -185,9 +193,19 @@ async fn a_client_that_leaves_and_an_engine_that_breaks_are_told_apart() {
     let line = lines(&router, 3).await.pop().unwrap();
     assert_eq!(line["status"], 200, "{line}");
     assert!(line["trouble"].is_string() && line["trouble"] != "client_gone", "{line}");
+    stub.always(Answer::steps([Step::Hang]));
+    let many = H2Client::connect(router.h2c).await;
+    let mut request = harness::h2_client::post_request(CHAT, None);
+    request.headers_mut().append("x-api-key", "sk-acme".parse().unwrap());
+    let (requests, mut stream) = (stub.count(), many.start(request, false).await);
+    stream.body.send_data("{}".into(), true).unwrap();
+    stub.request(requests).await;
+    stream.body.send_reset(harness::h2_client::CANCEL);
+    let line = lines(&router, 4).await.pop().unwrap();
+    assert_eq!((&line["status"], &line["trouble"]), (&json!(499), &json!("client_gone")), "{line}");
     stub.refuse().await;
     exchange(router.data, &streamed).await.assert_router_error(502);
-    let line = lines(&router, 4).await.pop().unwrap();
+    let line = lines(&router, 5).await.pop().unwrap();
     assert_eq!((&line["status"], &line["endpoint"]), (&json!(502), &Value::Null), "{line}");
 }
 
@@ -213,7 +231,9 @@ async fn lines_hold_nothing_secret_and_nothing_without_bound() {
     let stub = Stub::start().await;
     let router = setup(&stub).start().await;
     let long = "y".repeat(5000);
-    let head = format!("{KEY}user-agent: {long}\r\nx-request-id: {long}\r\ncookie: secret-cookie\r\nx-session-id: secret-session\r\n");
+    let head = format!(
+        "{KEY}user-agent: {long}\r\nx-request-id: {long}\r\ncookie: secret-cookie\r\nx-session-id: secret-session\r\n"
+    );
     let body = r#"{"model":"odd\"\n\u2028name","messages":[{"role":"user","content":"secret-prompt"}],"cache_salt":"secret-salt"}"#;
     let requests = [
         post_with(&format!("{CHAT}?secret-query"), &head, body),
@@ -225,7 +245,11 @@ async fn lines_hold_nothing_secret_and_nothing_without_bound() {
     ];
     for request in &requests {
         let response = exchange(router.data, request).await;
-        assert!([200, 400, 401].contains(&response.status()), "{:.80}: {response:?}", String::from_utf8_lossy(request));
+        assert!(
+            [200, 400, 401].contains(&response.status()),
+            "{:.80}: {response:?}",
+            String::from_utf8_lossy(request)
+        );
     }
     let all = lines(&router, requests.len()).await;
     let raw = text(&router.beside("access.jsonl"), requests.len()).await;
@@ -276,6 +300,22 @@ async fn a_log_that_cannot_be_opened_is_refused_and_the_old_one_goes_on() {
     assert!(refused.text().contains("nowhere/access.jsonl"), "{}", refused.text());
     exchange(router.data, post_with(CHAT, KEY, "{}")).await;
     lines(&router, 1).await;
+}
+
+#[tokio::test]
+async fn a_log_on_stdout_is_one_line_of_json_for_each_request() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml("access_log: stdout").start().await;
+    for count in 1..=3 {
+        router.chat(prompts::cold(1)).await;
+        until("a line", DEADLINE, || async {
+            let output = router.output();
+            let lines = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            (lines.filter(|line| line["path"] == CHAT && line["status"] == 200).count() == count)
+                .then_some(())
+        })
+        .await;
+    }
 }
 
 /// What was answered is written when the process has ended, with what was being answered at SIGTERM.

@@ -61,7 +61,11 @@ async fn a_preflight_with_a_body_is_answered_and_its_body_is_no_request() {
     let (stub, router) = fleet(CORS).await;
     let mut client = Client::connect(router.data).await;
     let inner = "GET /inner HTTP/1.1\r\nhost: router\r\nx-api-key: sk-acme\r\n\r\n";
-    let head = preflight(PAGE, CHAT).replacen("\r\n\r\n", &format!("\r\ncontent-length: {}\r\n\r\n", inner.len()), 1);
+    let head = preflight(PAGE, CHAT).replacen(
+        "\r\n\r\n",
+        &format!("\r\ncontent-length: {}\r\n\r\n", inner.len()),
+        1,
+    );
     assert_eq!(client.exchange(format!("{head}{inner}")).await.status(), 204);
     let request = post_with(CHAT, "x-api-key: sk-acme\r\n", prompts::cold(1));
     assert_eq!(client.exchange(request).await.status(), 200);
@@ -78,9 +82,10 @@ async fn without_cors_preflights_go_to_an_engine_without_a_key() {
     assert_eq!((response.status(), response.header("access-control-allow-origin")), (204, Some("*")));
     assert_eq!(stub.count(), 1);
     // An OPTIONS that no browser would send as a question is a request like any other.
-    for request in
-        [format!("OPTIONS {CHAT} HTTP/1.1\r\nhost: router\r\n\r\n"), "HEAD /v1/models HTTP/1.1\r\nhost: router\r\n\r\n".to_owned()]
-    {
+    for request in [
+        format!("OPTIONS {CHAT} HTTP/1.1\r\nhost: router\r\n\r\n"),
+        "HEAD /v1/models HTTP/1.1\r\nhost: router\r\n\r\n".to_owned(),
+    ] {
         assert_eq!(exchange(router.data, request).await.status(), 401);
     }
     assert_eq!(stub.count(), 1);

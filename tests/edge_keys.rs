@@ -123,7 +123,10 @@ async fn engines_see_of_a_key_what_is_configured() {
     let both = format!("Authorization: Bearer {BATCH}\r\nX-Api-Key: {BATCH}\r\nX-Kept: yes\r\n");
     let client = format!("Bearer {BATCH}");
     let other = |name: &str, stub: &Stub, rest: &str| {
-        format!("name: {name}\nmodels: [{name}]\nmodels_interval: off\nendpoints: [{{name: {name}, url: \"http://{}\", {rest}}}]", stub.address())
+        format!(
+            "name: {name}\nmodels: [{name}]\nmodels_interval: off\nendpoints: [{{name: {name}, url: \"http://{}\", {rest}}}]",
+            stub.address()
+        )
     };
     for (key, bearer, api_key) in [
         ("", None, None),
@@ -219,7 +222,8 @@ async fn a_key_that_cannot_be_had_names_its_variable_and_no_secret() {
     let run = run(&["serve", "--config", path.to_str().unwrap()]).await;
     assert_eq!(run.code, 2, "{run:?}");
     assert_eq!(run.stderr.trim_end().lines().count(), 1, "{run:?}");
-    for wanted in [format!("config.yaml:{line}:"), "tenants[0].keys[1]".to_owned(), "NOT_SET_HERE".to_owned()] {
+    for wanted in [format!("config.yaml:{line}:"), "tenants[0].keys[1]".to_owned(), "NOT_SET_HERE".to_owned()]
+    {
         assert!(run.stderr.contains(&wanted), "{wanted} in {run:?}");
     }
     assert!(!run.stderr.contains("sk-"), "{run:?}");

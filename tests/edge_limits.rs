@@ -4,7 +4,8 @@
 use harness::script::{STREAM_HEAD, chunk, last_chunk, write};
 use harness::wait::pace;
 use harness::{
-    Answer, Client, H2Client, Response, Router, Setup, Signal, Step, Stub, exchange, post_with, prompts, until,
+    Answer, Client, H2Client, Response, Router, Setup, Signal, Step, Stub, exchange, post_with, prompts,
+    until,
 };
 use std::time::{Duration, Instant};
 
@@ -130,7 +131,12 @@ async fn every_ending_gives_the_place_back() {
         ("no answer", Answer::steps([Step::Close]), prompts::cold(1), 502),
         ("a reset", Answer::steps([Step::Reset]), prompts::cold(1), 502),
         ("an answer too late", Answer::steps([Step::Hang]), prompts::cold(1), 504),
-        ("a broken stream", Answer::steps([write(STREAM_HEAD), chunk(EVENT), Step::Reset]), prompts::cold(1), 200),
+        (
+            "a broken stream",
+            Answer::steps([write(STREAM_HEAD), chunk(EVENT), Step::Reset]),
+            prompts::cold(1),
+            200,
+        ),
         ("a body too large", plain.clone(), long, 413),
         ("two salts", plain.clone(), r#"{"cache_salt":"a","cache_salt":"b"}"#.to_owned(), 400),
     ] {
@@ -143,7 +149,11 @@ async fn every_ending_gives_the_place_back() {
         let mut client = Client::connect(router.data).await;
         client.send(post_with(CHAT, ACME, prompts::cold(1))).await;
         in_flight(&router, 1.0).await;
-        if shows.ends_with("closes") { client.close() } else { client.reset() }
+        if shows.ends_with("closes") {
+            client.close()
+        } else {
+            client.reset()
+        }
         in_flight(&router, 0.0).await;
     }
     let mut slow = Client::connect(router.data).await;
@@ -176,7 +186,8 @@ async fn one_after_the_other_is_one_at_once() {
 #[tokio::test]
 async fn bytes_of_prompts_are_counted_by_the_minute() {
     let stub = Stub::start().await;
-    let router = limited(&stub, "prompt_bytes_per_minute: 10000, prompt_tokens_per_minute: 100000").start().await;
+    let router =
+        limited(&stub, "prompt_bytes_per_minute: 10000, prompt_tokens_per_minute: 100000").start().await;
     let body = prompts::chat_of_size(1, 4000);
     for _ in 0..2 {
         assert_eq!(asked(&router, ACME, &body).await.status(), 200);

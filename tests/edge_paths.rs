@@ -124,6 +124,22 @@ async fn the_list_changes_live() {
     assert_eq!(exchange(router.data, get("/v1/../metricses")).await.status(), 200, "without a list all pass");
 }
 
+/// A proxy on the same host would let strangers see it: with a list, or with tenants, it is for the admin listener alone.
+#[tokio::test]
+async fn the_state_is_no_way_around() {
+    let (stub, router) = fleet().await;
+    exchange(router.data, get("/prefixroute/state")).await.assert_router_error(403);
+    router.becomes(&Setup::of(&[&stub]).tenant("acme", &["sk-acme"], "")).await;
+    exchange(router.data, get("/prefixroute/state")).await.assert_router_error(401);
+    router.becomes(&Setup::of(&[&stub])).await;
+    let state = exchange(router.data, get("/prefixroute/state")).await.json();
+    assert_eq!(
+        state["endpoints"].as_array().map(Vec::len),
+        Some(1),
+        "open to everybody on loopback otherwise"
+    );
+}
+
 /// The client of the last line, once there are so many.
 async fn client_of(log: &Path, lines: usize) -> String {
     let text = harness::until("a line", harness::DEADLINE, || async {
@@ -165,7 +181,11 @@ async fn a_client_is_seen_through_known_proxies_alone() {
             assert_eq!(head.all("x-forwarded-for"), [chain], "{lines:?} known {known}");
             let proto = if known { "https" } else { "http" };
             assert_eq!(head.all("x-forwarded-proto"), [proto], "{lines:?} known {known}");
-            assert_eq!(head.header("x-real-ip").is_some(), known, "what strangers say of themselves stays here");
+            assert_eq!(
+                head.header("x-real-ip").is_some(),
+                known,
+                "what strangers say of themselves stays here"
+            );
             assert_eq!(head.header("forwarded").is_some(), known);
         }
     }

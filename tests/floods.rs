@@ -20,7 +20,8 @@ fn chat(model: &str) -> Vec<u8> {
 
 /// A request with a made-up model, path, method or key.
 fn made_up(number: usize) -> (Vec<u8>, &'static str) {
-    let line = |line: String| format!("{line}\r\nhost: router\r\nx-api-key: sk-acme\r\ncontent-length: 0\r\n\r\n");
+    let line =
+        |line: String| format!("{line}\r\nhost: router\r\nx-api-key: sk-acme\r\ncontent-length: 0\r\n\r\n");
     match number % 4 {
         0 | 1 => (chat(&format!("\"model-{number}\"")), "POST"),
         2 => (line(format!("GET /v1/made-up/{number} HTTP/1.1")).into_bytes(), "GET"),
@@ -50,7 +51,8 @@ fn strictly_parsed(page: &str) -> HashMap<String, f64> {
     for line in page.lines().filter(|line| !line.is_empty()) {
         if let Some(comment) = line.strip_prefix("# ") {
             let mut words = comment.splitn(3, ' ');
-            let (what, name, rest) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or(""));
+            let (what, name, rest) =
+                (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or(""));
             assert!(is_name(name), "{line}");
             if what == "TYPE" {
                 assert!(["counter", "gauge", "histogram", "summary"].contains(&rest), "{line}");
@@ -68,9 +70,11 @@ fn strictly_parsed(page: &str) -> HashMap<String, f64> {
         if let Some(labels) = key.strip_prefix(name).filter(|labels| !labels.is_empty()) {
             check_labels(labels, line);
         }
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         assert!(kinds.contains_key(name) || kinds.contains_key(base), "no TYPE before {line}");
-        let value = if value == "+Inf" { f64::INFINITY } else { value.parse().unwrap_or_else(|_| panic!("{line}")) };
+        let value =
+            if value == "+Inf" { f64::INFINITY } else { value.parse().unwrap_or_else(|_| panic!("{line}")) };
         assert!(series.insert(key.to_owned(), value).is_none(), "twice: {line}");
     }
     series
@@ -124,9 +128,8 @@ async fn made_up_names_cost_no_series_and_no_memory() {
     let warm = flood(router.data, (REQUESTS..REQUESTS + 400).collect()).await;
     let (before, resident) = (page(&router).await, router.resident_bytes());
     let each = REQUESTS / CLIENTS;
-    let floods = (0..CLIENTS).map(|client| {
-        tokio::spawn(flood(router.data, (client * each..(client + 1) * each).collect()))
-    });
+    let floods = (0..CLIENTS)
+        .map(|client| tokio::spawn(flood(router.data, (client * each..(client + 1) * each).collect())));
     let mut answered = warm;
     for flood in floods.collect::<Vec<_>>() {
         answered += flood.await.unwrap();
@@ -175,7 +178,8 @@ async fn odd_names_break_no_page_and_refusals_are_no_successes() {
     let after = page(&router).await;
     assert_eq!(errors(&after) - errors(&before), 5.0, "refusals are counted as such");
     let succeeded = |series: &HashMap<String, f64>| -> f64 {
-        let of = series.iter().filter(|(key, _)| key.contains("2xx") || key.contains("tenant_requests_total"));
+        let of =
+            series.iter().filter(|(key, _)| key.contains("2xx") || key.contains("tenant_requests_total"));
         of.map(|(_, value)| value).sum()
     };
     assert_eq!(succeeded(&after), succeeded(&before), "and as nothing else");

@@ -43,7 +43,8 @@ async fn salt_of(stub: &Stub, router: &Router, key: &str) -> String {
 async fn a_salt_is_put_in_and_no_other_byte_moves() {
     let (stub, router) = fleet().await;
     let salt = salt_of(&stub, &router, ACME).await;
-    let long = prompts::with(&prompts::chat_of_size(7, 300_000), r#","x":1.50e-3,"y":[1 , 2],"z":"\u00e9\/""#);
+    let long =
+        prompts::with(&prompts::chat_of_size(7, 300_000), r#","x":1.50e-3,"y":[1 , 2],"z":"\u00e9\/""#);
     for (shows, sent, before, after) in [
         ("first of all", long.as_str(), "{", ","),
         ("behind white space", " \n{ \"model\" : \"m\" , \"model\":\"m\" }\n", " \n{", ","),
@@ -69,7 +70,10 @@ async fn a_clients_own_salt_stays_and_null_is_none() {
     for (sent, wanted) in [
         (r#"{"model":"m","cache_salt":"mine"}"#, r#"{"model":"m","cache_salt":"mine"}"#.to_owned()),
         (r#"{"cache\u005fsalt":"mine"}"#, r#"{"cache\u005fsalt":"mine"}"#.to_owned()),
-        (r#"{"model":"m","cache_salt": null ,"x":1}"#, format!(r#"{{"model":"m","cache_salt": "{salt}" ,"x":1}}"#)),
+        (
+            r#"{"model":"m","cache_salt": null ,"x":1}"#,
+            format!(r#"{{"model":"m","cache_salt": "{salt}" ,"x":1}}"#),
+        ),
         (r#"{"cache\u005fsalt":null}"#, format!(r#"{{"cache\u005fsalt":"{salt}"}}"#)),
         // The engine's to refuse.
         (r#"{"cache_salt":7}"#, r#"{"cache_salt":7}"#.to_owned()),
@@ -180,6 +184,25 @@ async fn a_salt_goes_in_beside_an_alias_and_over_http2() {
     assert!(cut.starts_with(r#"{"cache_salt":""#), "{got}");
     assert!(got.ends_with(r#""messages":[],"model":"real"}"#), "{got}");
     stub.last().assert_framed_once(got.as_bytes());
+}
+
+/// Two tenants behind one proxy share its connection, and nothing else.
+#[tokio::test]
+async fn each_request_of_a_connection_has_a_tenant_of_its_own() {
+    let (stub, router) = fleet().await;
+    let salts = [salt_of(&stub, &router, ACME).await, salt_of(&stub, &router, BETA).await];
+    let mut client = harness::Client::connect(router.data).await;
+    for _ in 0..3 {
+        for (key, salt) in [ACME, BETA, OPEN].iter().zip([Some(&salts[0]), Some(&salts[1]), None]) {
+            assert_eq!(client.exchange(post_with(CHAT, key, r#"{"x":1}"#)).await.status(), 200);
+            let wanted = salt.map_or_else(
+                || r#"{"x":1}"#.to_owned(),
+                |salt| format!(r#"{{"cache_salt":"{salt}","x":1}}"#),
+            );
+            assert!(stub.last().body == wanted, "{key}: {:?}", stub.last().body);
+        }
+        assert_eq!(client.exchange(post_with(CHAT, OPEN, "no json")).await.status(), 200);
+    }
 }
 
 #[tokio::test]

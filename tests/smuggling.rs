@@ -49,14 +49,23 @@ fn riddles() -> Vec<(&'static str, String)> {
         ("NUL in a value", post("x-a: b\0c\r\ncontent-length: 2\r\n", "{}")),
         ("CR in a value", post("x-a: b\rcontent-length: 9\r\ncontent-length: 2\r\n", "{}")),
         ("NUL in a name", post("x\0a: b\r\ncontent-length: 2\r\n", "{}")),
-        ("a chunk head beyond all integers", post("transfer-encoding: chunked\r\n", "FFFFFFFFFFFFFFFF1\r\n{}\r\n0\r\n\r\n")),
+        (
+            "a chunk head beyond all integers",
+            post("transfer-encoding: chunked\r\n", "FFFFFFFFFFFFFFFF1\r\n{}\r\n0\r\n\r\n"),
+        ),
         ("a signed chunk head", post("transfer-encoding: chunked\r\n", "+2\r\n{}\r\n0\r\n\r\n")),
         ("0x in a chunk head", post("transfer-encoding: chunked\r\n", "0x2\r\n{}\r\n0\r\n\r\n")),
         ("a chunk longer than its head", post("transfer-encoding: chunked\r\n", "2\r\n{}x\r\n0\r\n\r\n")),
         ("a bare line feed behind a chunk", post("transfer-encoding: chunked\r\n", "2\r\n{}\n0\r\n\r\n")),
         ("a bare line feed in a chunk head", post("transfer-encoding: chunked\r\n", "2\n{}\r\n0\r\n\r\n")),
-        ("a trailer of framing", post("transfer-encoding: chunked\r\n", "2\r\n{}\r\n0\r\ncontent-length: 9\r\n\r\n")),
-        ("an old version with chunks", post("transfer-encoding: chunked\r\n", chunks).replacen("HTTP/1.1", "HTTP/1.0", 1)),
+        (
+            "a trailer of framing",
+            post("transfer-encoding: chunked\r\n", "2\r\n{}\r\n0\r\ncontent-length: 9\r\n\r\n"),
+        ),
+        (
+            "an old version with chunks",
+            post("transfer-encoding: chunked\r\n", chunks).replacen("HTTP/1.1", "HTTP/1.0", 1),
+        ),
         ("a version that is none", post("content-length: 2\r\n", "{}").replacen("HTTP/1.1", "HTTP/1.9", 1)),
         ("a blank in the target", post("content-length: 2\r\n", "{}").replacen("/v1/x", "/v1/x y", 1)),
         ("a body of a GET", post("content-length: 2\r\n", "{}").replacen("POST", "GET", 1)),
@@ -71,7 +80,10 @@ fn assert_unambiguous(shows: &str, stub: &Stub) {
             let head = &request.head;
             let framings = head.all("content-length").len() + head.all("transfer-encoding").len();
             assert!(framings <= 1, "{shows}: {head:?}");
-            assert!(head.header("transfer-encoding").is_none_or(|coding| coding == "chunked"), "{shows}: {head:?}");
+            assert!(
+                head.header("transfer-encoding").is_none_or(|coding| coding == "chunked"),
+                "{shows}: {head:?}"
+            );
             assert_eq!(head.all("host").len(), 1, "{shows}: {head:?}");
             let lines = request.head_raw.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             for line in lines {
@@ -102,7 +114,8 @@ async fn a_request_is_read_in_one_way_or_refused() {
             // Each answer belongs to a request of its own, in order, and the engine got as many.
             assert_eq!(lines.len(), answers, "{shows}: {lines:?} {rest}");
             assert!(lines[0].contains("/v1/x") && lines.len() <= 2, "{shows}: {lines:?}");
-            let bodies = stub.seen(|seen| seen.requests.iter().map(|one| one.body.clone()).collect::<Vec<_>>());
+            let bodies =
+                stub.seen(|seen| seen.requests.iter().map(|one| one.body.clone()).collect::<Vec<_>>());
             assert!(bodies.iter().all(|body| body.is_empty() || body == "{}"), "{shows}: {bodies:?}");
         } else {
             assert!([400, 408, 501, 505].contains(&first.status()), "{shows}: {first:?}");
@@ -136,7 +149,10 @@ async fn a_huge_chunk_extension_is_bounded_or_read() {
     let _ = client.try_send(get("/smuggled")).await;
     let response = client.next_bytes().await;
     let text = String::from_utf8_lossy(&response);
-    assert!(text.is_empty() || text.starts_with("HTTP/1.1 400") || text.starts_with("HTTP/1.1 200"), "{text}");
+    assert!(
+        text.is_empty() || text.starts_with("HTTP/1.1 400") || text.starts_with("HTTP/1.1 200"),
+        "{text}"
+    );
     assert_unambiguous("an extension", &stub);
     assert_eq!(router.chat(prompts::cold(1)).await.status(), 200, "it lives");
 }
@@ -155,7 +171,9 @@ async fn an_engine_that_does_not_switch_gets_no_tunnel() {
         assert!(head.header(name).is_none_or(|value| !value.to_lowercase().contains("upgrade")), "{head:?}");
     }
     // An engine that switches though nobody asked is broken.
-    stub.always(Answer::raw("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\n"));
+    stub.always(Answer::raw(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\n",
+    ));
     let mut client = Client::connect(router.data).await;
     client.send([upgrade.as_bytes(), &get("/smuggled")].concat()).await;
     client.response("GET").await.assert_router_error(502);

@@ -4,7 +4,9 @@
 use harness::router::run;
 use harness::script::{chunk, last_chunk};
 use harness::tls::{Authority, Pair, Visitor};
-use harness::{Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, get, post, prompts, until};
+use harness::{
+    Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, get, post, prompts, until,
+};
 use std::net::SocketAddr;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -16,8 +18,8 @@ fn setup(stub: &Stub, pairs: &[&Pair], rest: &str) -> Setup {
     let rows: String =
         (0..pairs.len()).map(|at| format!("    - {{cert: {at}.crt, key: \"file:{at}.key\"}}\n")).collect();
     let rest: String = rest.lines().map(|line| format!("  {line}\n")).collect();
-    let setup = Setup::of(&[stub])
-        .listener(&format!("address: 127.0.0.1:0\ntls:\n  certificates:\n{rows}{rest}"));
+    let setup =
+        Setup::of(&[stub]).listener(&format!("address: 127.0.0.1:0\ntls:\n  certificates:\n{rows}{rest}"));
     let files = (0..).zip(pairs);
     files.fold(setup, |setup, (at, pair)| {
         setup.beside(&format!("{at}.crt"), pair.cert.as_str()).beside(&format!("{at}.key"), pair.key.as_str())
@@ -80,7 +82,11 @@ async fn both_protocols_are_spoken_as_clients_choose() {
 #[tokio::test]
 async fn clients_see_the_certificate_of_the_name_that_they_ask_for() {
     let authority = Authority::new("one");
-    let pairs = [authority.sign(&[NAME, "127.0.0.1"]), authority.sign(&["api.example"]), authority.sign(&["*.wild.example"])];
+    let pairs = [
+        authority.sign(&[NAME, "127.0.0.1"]),
+        authority.sign(&["api.example"]),
+        authority.sign(&["*.wild.example"]),
+    ];
     let stub = Stub::start().await;
     let router = setup(&stub, &[&pairs[0], &pairs[1], &pairs[2]], "").start().await;
     for (name, which) in [(NAME, 0), ("api.example", 1), ("x.wild.example", 2), ("127.0.0.1", 0)] {
@@ -186,9 +192,13 @@ async fn a_certificate_that_changes_is_shown_to_new_clients_and_cuts_no_stream()
     let authority = Authority::new("one");
     let [old, new, newest] = [(); 3].map(|()| authority.sign(&[NAME]));
     let signal = Signal::default();
-    let stub =
-        Stub::answering(Answer::stream([chunk(EVENT), Step::Wait(signal.clone()), chunk("data: [DONE]\n\n"), last_chunk()]))
-            .await;
+    let stub = Stub::answering(Answer::stream([
+        chunk(EVENT),
+        Step::Wait(signal.clone()),
+        chunk("data: [DONE]\n\n"),
+        last_chunk(),
+    ]))
+    .await;
     let router = setup(&stub, &[&old], "").start().await;
     let visitor = Visitor::new(&authority, NAME, None).offering(&["http/1.1"]);
     let (mut client, mut framing) = begun(&visitor, &router).await;
@@ -201,7 +211,10 @@ async fn a_certificate_that_changes_is_shown_to_new_clients_and_cuts_no_stream()
     write(&router, "0.crt", &new.cert);
     let state = in_sync(false).await;
     let fault = state["faults"].to_string();
-    assert!(fault.contains("listeners[2].tls.certificates[0].key") && fault.contains("config.yaml:"), "{fault}");
+    assert!(
+        fault.contains("listeners[2].tls.certificates[0].key") && fault.contains("config.yaml:"),
+        "{fault}"
+    );
     assert!(!fault.contains("PRIVATE") && !fault.contains("BEGIN"), "{fault}");
     shows(&visitor, &router, &old).await;
     // The other half.
@@ -241,7 +254,8 @@ async fn refuses(shows: &str, files: &[(&str, &str)], rest: &str, place: &str) {
     let stub = Stub::start().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
-    let text = format!("address: 127.0.0.1:0\ntls:\n  certificates: [{{cert: 0.crt, key: \"file:0.key\"}}]\n{rest}");
+    let text =
+        format!("address: 127.0.0.1:0\ntls:\n  certificates: [{{cert: 0.crt, key: \"file:0.key\"}}]\n{rest}");
     std::fs::write(&path, Setup::of(&[&stub]).listener(&text).file()).unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -273,7 +287,12 @@ async fn broken_certificates_are_refused_at_start_by_their_place() {
         ("another's key", vec![("0.crt", cert), ("0.key", &other.key)], "", "certificates[0].key"),
         ("no authority", both.to_vec(), "  client_ca: none.crt\n", "client_ca"),
         ("an authority that is a key", both.to_vec(), "  client_ca: 0.key\n", "client_ca"),
-        ("required without an authority", both.to_vec(), "  client_certificate: required\n", "client_certificate"),
+        (
+            "required without an authority",
+            both.to_vec(),
+            "  client_certificate: required\n",
+            "client_certificate",
+        ),
     ] {
         refuses(shows, &files, rest, place).await;
     }

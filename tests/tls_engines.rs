@@ -14,7 +14,8 @@ fn setup(engines: &[(&str, &Front)], tls: &str, rest: &str) -> Setup {
         .iter()
         .map(|(name, front)| format!("  - {{name: {name}, url: \"https://{}\"}}\n", front.address))
         .collect();
-    let pool = format!("name: secure\nmodels: [m]\nmodels_interval: off\nendpoints:\n{rows}tls: {{{tls}}}\n{rest}");
+    let pool =
+        format!("name: secure\nmodels: [m]\nmodels_interval: off\nendpoints:\n{rows}tls: {{{tls}}}\n{rest}");
     Setup::default().pool("name: none\nmodels: [none]").and_pool(&pool)
 }
 

@@ -108,7 +108,8 @@ impl Visitor {
     /// Whether the other side lets it in: a handshake, and then no alert where an answer should be.
     pub async fn is_let_in(&self, to: SocketAddr) -> bool {
         let Ok(mut stream) = self.shake(to).await else { return false };
-        let asked = tokio::io::AsyncWriteExt::write_all(&mut stream, b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n");
+        let asked =
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n");
         asked.await.is_ok() && within("an answer", DEADLINE, stream.read_u8()).await.is_ok()
     }
 
@@ -166,7 +167,8 @@ impl Front {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let failed = Arc::default();
-        let accepting = tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), stub, Arc::clone(&failed)));
+        let accepting =
+            tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), stub, Arc::clone(&failed)));
         Self { address, failed, accepting }
     }
 }

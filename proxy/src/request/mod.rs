@@ -56,7 +56,7 @@ pub(crate) struct Front {
 /// Where a connection came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Entrance {
-    /// The listener's address. On loopback the state page answers too.
+    /// The listener's address. On loopback the state page answers too, where everybody may ask for everything.
     pub(crate) listener: SocketAddr,
     pub(crate) peer: IpAddr,
     pub(crate) tls: bool,
@@ -267,11 +267,12 @@ impl HttpServerApp for Front {
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
         }
-        if self.entrance.listener.ip().is_loopback() && admin::is_state(session.req_header()) {
+        let live = self.router.hold_live();
+        let is_ours = self.entrance.listener.ip().is_loopback() && live.edge.is_open();
+        if is_ours && admin::is_state(session.req_header()) {
             admin::answer_state(&mut session, &self.router).await.ok()?;
             return reusable(session).await;
         }
-        let live = self.router.hold_live();
         let api = api(&session);
         let mut visit = Visit::new(live, self.entrance, session.req_header());
         let mut record = Record::new(&self.router, api);
