@@ -197,6 +197,14 @@ pub fn post(path: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     request
 }
 
+/// The bytes of a JSON POST with these further header lines.
+pub fn post_with(path: &str, lines: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut request = post_head(path, &format!("{lines}content-length: {}\r\n", body.len()));
+    request.extend_from_slice(body);
+    request
+}
+
 /// The head of a JSON POST with these further header lines.
 pub fn post_head(path: &str, lines: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n{lines}\r\n")

@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+/// Why a stream that nobody wants any more is reset.
+pub const CANCEL: h2::Reason = h2::Reason::CANCEL;
+
 const RESPONSE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A connection that many streams can share.

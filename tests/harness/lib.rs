@@ -19,11 +19,12 @@ pub mod router;
 pub mod script;
 pub mod setup;
 pub mod stub;
+pub mod tls;
 pub mod upload;
 pub mod wait;
 pub mod wire;
 
-pub use client::{Client, Response, exchange, get, post};
+pub use client::{Client, Response, exchange, get, post, post_with};
 pub use h2_client::H2Client;
 pub use metrics_page::{Load, Metrics};
 pub use router::Router;

@@ -23,12 +23,12 @@ pub fn free_addresses<const COUNT: usize>() -> [SocketAddr; COUNT] {
     held.map(|listener| listener.local_addr().unwrap())
 }
 
-/// The addresses in the log line that tells of serving: data, h2c, admin.
-fn serving(line: &str) -> Option<[SocketAddr; 3]> {
+/// The addresses in the log line that tells of serving: listeners, admin.
+fn serving(line: &str) -> Option<(Vec<SocketAddr>, SocketAddr)> {
     let line: Value = serde_json::from_str(line).ok()?;
     let listeners = line["listeners"].as_str()?.trim_matches(['[', ']']);
-    let (data, h2c) = listeners.split_once(", ")?;
-    Some([data.parse().ok()?, h2c.parse().ok()?, line["admin"].as_str()?.parse().ok()?])
+    let listeners = listeners.split(", ").map(str::parse).collect::<Result<_, _>>().ok()?;
+    Some((listeners, line["admin"].as_str()?.parse().ok()?))
 }
 
 /// Where the build put the binary: beside the folder of the test executables.
@@ -46,6 +46,8 @@ pub struct Router {
     pub data: SocketAddr,
     /// The HTTP/2 data listener.
     pub h2c: SocketAddr,
+    /// All of them: behind these two those that a setup adds.
+    pub listeners: Vec<SocketAddr>,
     /// The admin listener.
     pub admin: SocketAddr,
     process: Process,
@@ -60,6 +62,7 @@ impl Router {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.yaml");
         std::fs::write(&file, setup.file()).unwrap();
+        setup.write_beside(folder.path());
         let router = Self::run(folder, file).await;
         router.scraped(setup.endpoints()).await
     }
@@ -69,12 +72,13 @@ impl Router {
         let mut command = Command::new(binary());
         command.args(["serve", "--config"]).arg(&file).env_remove("PREFIXROUTE_LOG");
         let process = Process::start(command);
-        let [data, h2c, admin] = until("the router's listeners", DEADLINE, || async {
+        let (listeners, admin) = until("the router's listeners", DEADLINE, || async {
             let output = process.output();
             output.lines().find_map(serving)
         })
         .await;
-        Self { data, h2c, admin, process, file, _folder: folder }
+        let [data, h2c, ..] = listeners[..] else { panic!("two listeners in {listeners:?}") };
+        Self { data, h2c, listeners, admin, process, file, _folder: folder }
     }
 
     /// Puts another configuration into the file.
@@ -87,8 +91,14 @@ impl Router {
         exchange(self.admin, post("/prefixroute/reload", "")).await
     }
 
+    /// A path in the folder of its configuration.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.file.with_file_name(name)
+    }
+
     /// Writes the file, reloads, and has every endpoint scraped once.
     pub async fn becomes(&self, setup: &Setup) -> Value {
+        setup.write_beside(&self.beside(""));
         self.write(setup.file());
         let response = self.reload().await;
         assert_eq!(response.status(), 200, "{}", response.text());
@@ -206,10 +216,10 @@ impl Router {
     }
 }
 
-impl Drop for Router {
+impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let output = self.process.output();
+            let output = self.output();
             let from = output.len().saturating_sub(4000);
             eprintln!("--- end of the router's output:\n{}", output.get(from..).unwrap_or(&output));
         }

@@ -3,6 +3,7 @@
 use crate::router::Router;
 use crate::stub::Stub;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// What to start: endpoints and the rest of the configuration. One pool, on free ports.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +12,9 @@ pub struct Setup {
     pool: String,
     pools: String,
     yaml: String,
+    listeners: String,
+    tenants: String,
+    beside: Vec<(String, Vec<u8>)>,
 }
 
 impl Setup {
@@ -47,6 +51,29 @@ impl Setup {
         self
     }
 
+    /// A further listener, as the items of YAML's mapping; [`Router::listeners`] has its address.
+    pub fn listener(mut self, text: &str) -> Self {
+        self.listeners.push_str("  -\n");
+        self.listeners.extend(text.lines().map(|line| format!("    {line}\n")));
+        self
+    }
+
+    /// A file beside the configuration, for `file:` and certificates.
+    pub fn beside(mut self, name: &str, contents: impl Into<Vec<u8>>) -> Self {
+        self.beside.push((name.to_owned(), contents.into()));
+        self
+    }
+
+    /// A tenant with keys, which lie in files, and further keys of YAML's mapping.
+    pub fn tenant(mut self, name: &str, keys: &[&str], text: &str) -> Self {
+        let files: Vec<_> = (0..keys.len()).map(|place| format!("{name}.{place}.key")).collect();
+        let listed: Vec<_> = files.iter().map(|file| format!("\"file:{file}\"")).collect();
+        self.tenants.push_str(&format!("  - name: {name}\n    keys: [{}]\n", listed.join(", ")));
+        self.tenants.extend(text.lines().map(|line| format!("    {line}\n")));
+        self.beside.extend(files.into_iter().zip(keys.iter().map(|key| key.as_bytes().to_vec())));
+        self
+    }
+
     /// Another policy than the default.
     pub fn policy(self, name: &str) -> Self {
         self.pool(&format!("policy: {name}"))
@@ -71,10 +98,24 @@ impl Setup {
         let quiet = if self.pool.contains("models_interval") { "" } else { "models_interval: off\n" };
         let pool = [endpoints.as_str(), quiet, &self.pool].concat();
         let pool: String = pool.lines().map(|line| format!("    {line}\n")).collect();
+        let tenants = if self.tenants.is_empty() { "" } else { "tenants:\n" };
         format!(
-            "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n\
-             admin: 127.0.0.1:0\n{}pools:\n  -\n{pool}{}",
-            self.yaml, self.pools
+            "listeners:\n  - address: 127.0.0.1:0\n    protocol: http1\n  - address: 127.0.0.1:0\n    protocol: h2c\n{}\
+             admin: 127.0.0.1:0\n{}{tenants}{}pools:\n  -\n{pool}{}",
+            self.listeners, self.yaml, self.tenants, self.pools
         )
+    }
+
+    /// The same with its access log in another file.
+    pub fn file_named(mut self, log: &str) -> Self {
+        self.yaml = self.yaml.replace("access.jsonl", log);
+        self
+    }
+
+    /// Puts the files that it speaks of into the folder of its own.
+    pub fn write_beside(&self, folder: &Path) {
+        for (name, contents) in &self.beside {
+            std::fs::write(folder.join(name), contents).unwrap();
+        }
     }
 }

@@ -187,7 +187,7 @@ impl HttpServerApp for Admin {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         session.set_write_timeout(Some(WITHIN));
-        head(&mut session, &self.router, shutdown).await?;
+        head(&mut session, &self.router, shutdown).await.ok()?;
         let page = self.page(&mut session).await;
         if !session.is_body_done() {
             session.set_keepalive(None);

@@ -36,6 +36,11 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
+    /// Whether everybody may ask for everything. Where not, a proxy on the same host may bring in strangers.
+    pub(crate) fn is_open(&self) -> bool {
+        self.tenants.list().is_empty() && self.paths.serve_all()
+    }
+
     /// The edge as configured. What tenants of the previous one have in flight and have used up is kept.
     pub(crate) fn after(previous: Option<&Self>, edge: &config::Edge) -> Self {
         Self {

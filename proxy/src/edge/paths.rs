@@ -22,10 +22,15 @@ impl Paths {
         Self(patterns.to_vec())
     }
 
+    /// Whether there is no list.
+    pub(crate) fn serve_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a request's target is served, as it will stand in the request to the engine: in origin form, with its query.
     /// Any other form is not, where there is a list.
     pub(crate) fn serves(&self, target: &[u8]) -> bool {
-        if self.0.is_empty() {
+        if self.serve_all() {
             return true;
         }
         let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();

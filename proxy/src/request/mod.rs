@@ -56,7 +56,7 @@ pub(crate) struct Front {
 /// Where a connection came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Entrance {
-    /// The listener's address. On loopback the state page answers too.
+    /// The listener's address. On loopback the state page answers too, where everybody may ask for everything.
     pub(crate) listener: SocketAddr,
     pub(crate) peer: IpAddr,
     pub(crate) tls: bool,
@@ -85,6 +85,7 @@ impl Front {
         visit.enter(session.req_header(), self.router.clock).map_err(Stop::Unread)?;
         let live = visit.live.clone();
         if let Some(preflight) = visit.preflight(session.req_header()) {
+            record.answered_here(preflight.status.as_u16());
             return reply::head_alone(session, preflight).await;
         }
         let body = read::whole(session, self.bounds(&live)).await.map_err(unread)?;
@@ -104,12 +105,6 @@ impl Front {
         client::serving(session, true);
         let router = &self.router;
         Forward { router, visit, session, record, candidates: &candidates }.run(decision, body).await
-    }
-
-    /// Not where others come in through a proxy on this host: who needs a key, or may not have every path, is no operator.
-    fn shows_state(&self, live: &Live) -> bool {
-        let is_open = live.config.edge.tenants.is_empty() && live.config.edge.paths.is_empty();
-        is_open && self.entrance.listener.ip().is_loopback()
     }
 
     fn bounds(&self, live: &Live) -> Bounds<'_> {
@@ -186,33 +181,40 @@ pub(crate) async fn reusable(session: ServerSession) -> Option<ReusedHttpStream>
     Some(ReusedHttpStream::from_reusable_stream(stream, settings))
 }
 
-/// Reads a request's head, or gives up: the client left, the router shuts down, or it is no HTTP, which is answered.
+/// Why a connection has no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHead {
+    /// The client left, or the router shuts down.
+    Ended,
+    /// It is no HTTP, which has been answered.
+    Broken,
+}
+
+/// Reads a request's head. Errors: there is none.
 pub(crate) async fn head(
     session: &mut ServerSession,
     router: &Router,
     shutdown: &ShutdownWatch,
-) -> Option<()> {
+) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
     let read = tokio::select! {
         biased;
         read = session.read_request() => read,
-        _ = down.wait_for(|down| *down) => return None,
+        _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
     };
     match read {
         Ok(true) => {}
-        Ok(false) => return None,
-        Err(error) => {
-            if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader {
-                router.metrics.error(Kind::BadRequest);
-                let _ = reply::broken_http(session).await;
-            }
-            return None;
+        Err(error) if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader => {
+            router.metrics.error(Kind::BadRequest);
+            let _ = reply::broken_http(session).await;
+            return Err(NoHead::Broken);
         }
+        Ok(false) | Err(_) => return Err(NoHead::Ended),
     }
     let keep_alive = router.live().config.timeouts.keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
-    Some(())
+    Ok(())
 }
 
 /// What is wrong with a head that pingora lets pass.
@@ -256,12 +258,18 @@ impl HttpServerApp for Front {
         // A 100 Continue is no answer before the end of the body; who really answers early closes.
         session.set_close_on_response_before_downstream_finish(false);
         session.set_write_timeout(Some(self.router.live().config.timeouts.client_write));
-        head(&mut session, &self.router, shutdown).await?;
+        let broken = |none: &NoHead| {
+            if *none == NoHead::Broken {
+                seen::log_broken(&self.router.live(), self.entrance);
+            }
+        };
+        head(&mut session, &self.router, shutdown).await.inspect_err(broken).ok()?;
         if self.router.draining.load(Ordering::Relaxed) {
             session.set_keepalive(None);
         }
         let live = self.router.hold_live();
-        if self.shows_state(&live) && admin::is_state(session.req_header()) {
+        let is_ours = self.entrance.listener.ip().is_loopback() && live.edge.is_open();
+        if is_ours && admin::is_state(session.req_header()) {
             admin::answer_state(&mut session, &self.router).await.ok()?;
             return reusable(session).await;
         }

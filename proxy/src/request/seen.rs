@@ -5,16 +5,35 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderName, Method, Version, header};
+use picker::read::Api;
 use pingora_http::RequestHeader;
 
+use super::Entrance;
+use super::reply::Refusal;
 use super::visit::Visit;
 use crate::edge::access_log::{AccessLog, Line, Text};
 use crate::edge::tenants::Tenant;
 use crate::edge::trace_context::{TraceParent, trace_parent};
+use crate::live::Live;
+use crate::metrics::Kind;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a path that are kept; the log shows fewer.
 const PATH_BYTES_MAX: usize = 1024;
+
+/// Tells the access log of a request whose head cannot be read: nothing of it is known but where it came in.
+pub(super) fn log_broken(live: &Live, Entrance { listener, peer, .. }: Entrance) {
+    let Some(log) = &live.access_log else { return };
+    log.write(&Line {
+        time: SystemTime::now(),
+        client: Some(peer.to_canonical()),
+        listener: Some(Text(listener.to_string().as_bytes())),
+        status: Refusal::from(Kind::BadRequest).status(),
+        api: Api::Other.name(),
+        trouble: Some(Kind::BadRequest.name()),
+        ..Line::default()
+    });
+}
 
 /// A request's head, as far as the log goes.
 pub(super) struct Seen {
