@@ -121,7 +121,8 @@ fn settings(old: &Loaded, new: &Loaded, words: &mut Vec<String>) {
 /// by name elsewhere.
 fn by_name(loaded: &Loaded) -> BTreeMap<String, String> {
     let named = |path: &str| -> Option<String> {
-        if path.starts_with("tenants[") || path.contains("].endpoints[") {
+        let of_named = path.starts_with("tenants") || path.contains("].endpoints") || path.contains("].name");
+        if of_named {
             return None;
         }
         let Some((place, key)) = path.strip_prefix("pools[").and_then(|rest| rest.split_once("].")) else {
@@ -151,5 +152,137 @@ fn hidden(old: &Config, new: &Config, words: &mut Vec<String>) {
         words.push(
             "cache_salt_secret: another secret, so isolated tenants begin with empty caches".to_owned(),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::path::Path;
+
+    use config::{Flags, Outside};
+
+    use super::*;
+
+    /// Secrets that are what they are called.
+    struct Named;
+
+    impl Outside for Named {
+        fn variable(&self, name: &str) -> Result<String, String> {
+            Ok(format!("secret of {name}, long enough"))
+        }
+
+        fn file(&self, _: &Path) -> Result<Vec<u8>, String> {
+            Err("no file".to_owned())
+        }
+    }
+
+    fn loaded(text: &str) -> Loaded {
+        config::load(Some(("f", text)), &Flags::default(), &Named).unwrap_or_else(|faults| panic!("{faults}"))
+    }
+
+    const ENDPOINTS: &str = "endpoints: [{name: a, url: \"http://a\"}, {name: b, url: \"http://b\"}]";
+
+    fn pool(rest: &str) -> String {
+        format!("pools:\n  - {ENDPOINTS}\n{rest}")
+    }
+
+    #[test]
+    fn every_change_is_said_in_words() {
+        let two = |rest: &str| {
+            format!(
+                "pools:\n  - {{name: one, models: [x], {ENDPOINTS}}}\n  - {{name: two, endpoints: [{{url: \"http://c\"}}]{rest}}}\n"
+            )
+        };
+        let tenant = |rest: &str| pool(&format!("tenants: [{{name: t, keys: [\"${{A}}\"]{rest}}}]\n"));
+        for (shows, before, after, words) in [
+            ("nothing", pool(""), pool(""), vec![]),
+            (
+                "endpoints come, go, move and weigh",
+                pool(""),
+                "pools: [{endpoints: [{name: a, url: \"http://z\"}, {name: c, url: \"http://c\"}]}]\n"
+                    .to_owned(),
+                vec![
+                    "pool default: endpoint a moved, http://a -> http://z",
+                    "pool default: endpoint c added, http://c",
+                    "pool default: endpoint b removed",
+                ],
+            ),
+            (
+                "a weight",
+                pool(""),
+                pool("").replace("url: \"http://b\"", "url: \"http://b\", weight: 0.5"),
+                vec!["pool default: endpoint b: weight 1 -> 0.5"],
+            ),
+            (
+                "an endpoint's key",
+                pool("").replace("url: \"http://b\"", "url: \"http://b\", key: \"${ONE}\""),
+                pool("").replace("url: \"http://b\"", "url: \"http://b\", key: \"${TWO}\""),
+                vec!["pool default: endpoint b: another key"],
+            ),
+            (
+                "settings, by the pool's name though its place is another",
+                two(""),
+                {
+                    let text = two(", policy: sticky, timeouts: {idle: 3s}");
+                    let lines: Vec<_> = text.lines().collect();
+                    [lines[0], lines[2], lines[1], ""].join("\n")
+                },
+                vec!["pool two: policy: expected-ttft -> sticky", "pool two: timeouts.idle: 10m -> 3s"],
+            ),
+            (
+                "a pool",
+                pool(""),
+                two(""),
+                vec!["pool one added, 2 endpoints", "pool two added, 1 endpoints", "pool default removed"],
+            ),
+            ("a top-level setting", pool(""), pool("drain: 5s\n"), vec!["drain: 30s -> 5s"]),
+            ("a tenant", pool(""), tenant(""), vec!["tenant t added", "client_key: forward -> drop"]),
+            ("a tenant's key", tenant(""), tenant("").replace("${A}", "${B}"), vec!["tenant t: other keys"]),
+            (
+                "a tenant's limits",
+                tenant(""),
+                tenant(", limits: {requests_per_second: 5}"),
+                vec!["tenant t: other limits"],
+            ),
+            (
+                "isolation",
+                tenant("") + "cache_salt_secret: ${S}\n",
+                tenant(", isolate: true") + "cache_salt_secret: ${S}\n",
+                vec!["tenant t: isolate false -> true"],
+            ),
+        ] {
+            let (before, after) = (loaded(&before), loaded(&after));
+            let said = in_words(&before, &after);
+            assert_eq!(said, words, "{shows}");
+            assert_eq!(needing_restart(&before.config, &after.config), Vec::<String>::new(), "{shows}");
+            assert!(!said.iter().any(|line| line.contains("secret of")), "{shows}: {said:?}");
+        }
+    }
+
+    /// What the documentation calls a restart is refused, and nothing else is.
+    #[test]
+    fn what_needs_a_restart_is_what_the_keys_say() {
+        let variants = [
+            ("listeners[].address", "listeners: [{address: \"127.0.0.1:8081\"}]\n", "listeners"),
+            (
+                "listeners[].protocol",
+                "listeners: [{address: \"127.0.0.1:8080\", protocol: h2c}]\n",
+                "listeners",
+            ),
+            ("admin", "admin: 127.0.0.1:9091\n", "admin"),
+            ("limits.bodies_bytes_max", "limits: {bodies_bytes_max: 2GiB}\n", "limits.bodies_bytes_max"),
+            ("traces", "traces: \"http://127.0.0.1:4318/v1/traces\"\n", "traces"),
+        ];
+        let old = loaded(&pool(""));
+        for (key, text, named) in variants {
+            let faults = needing_restart(&old.config, &loaded(&pool(text)).config);
+            let wanted = format!("{named}: found another value, wanted the old one until a restart");
+            assert_eq!(faults, [wanted], "{key}");
+        }
+        let known = variants.map(|(key, ..)| key);
+        let listed = config::restart_keys();
+        let unknown: Vec<_> = listed.iter().filter(|key| !known.contains(&key.as_str())).collect();
+        assert_eq!(unknown, ["listeners", "listeners[].tls"], "sections, whose own keys say more");
     }
 }
