@@ -23,7 +23,7 @@ use crate::read::form::{Durations, Sizes, Switch, Text};
 use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
 use crate::scheduler::{self, Scheduler};
 use crate::tree::{self, At, Node, Value};
-use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside};
+use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside, WithoutSecrets};
 
 /// What most time-outs may be: none is zero.
 pub(crate) const TIMEOUT: Durations = Durations { min: Duration::from_millis(1), max: DURATION_MAX };
@@ -36,17 +36,35 @@ pub(crate) fn check(
     flags: &Flags,
     outside: &dyn Outside,
 ) -> Result<Loaded, Faults> {
+    reading(file, flags, Reader::new(file.unwrap_or_default().0, outside, known)).map(|(loaded, _)| loaded)
+}
+
+/// See [`crate::check_without_secrets`].
+pub(crate) fn check_without_secrets(
+    (name, text): (&str, &str),
+    flags: &Flags,
+    outside: &dyn Outside,
+) -> Result<WithoutSecrets, Faults> {
+    let reader = Reader::new(name, outside, known).without_secrets();
+    let (Loaded { settings, .. }, unread) = reading(Some((name, text)), flags, reader)?;
+    Ok(WithoutSecrets { settings, unread })
+}
+
+/// What was read, and how many secrets and certificates were not.
+fn reading(file: Option<(&str, &str)>, flags: &Flags, reader: Reader<'_>) -> Result<(Loaded, usize), Faults> {
     let (name, text) = file.unwrap_or_default();
     let (node, mut faults) = if file.is_some() { written(name, text) } else { Default::default() };
     // A file of llm-d's is a pool's choice of policy, with defaults for all else.
     let itself = node.as_ref().filter(|node| scheduler::is_scheduler(node));
     let said = itself.and_then(|node| scheduler::read_document(name, node, &mut faults));
     let node = if itself.is_some() { None } else { node.as_ref() };
-    let mut reader = Reader::new(name, outside, known);
+    // Of the lifetime of the tree.
+    let mut reader = reader;
     reader.faults = faults;
     let config = reader.root(node, |top| config(top, flags, said.as_ref()));
+    let unread = reader.unread();
     let Reader { faults, settings, files, .. } = reader;
-    if faults.is_empty() { Ok(Loaded { config, settings, files }) } else { Err(faults) }
+    if faults.is_empty() { Ok((Loaded { config, settings, files }, unread)) } else { Err(faults) }
 }
 
 /// The file's tree. One that ended the reading is told and lacks nothing.

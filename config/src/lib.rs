@@ -130,6 +130,15 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
 }
 
+/// What is known of a configuration whose secrets and certificates nobody has read: nothing to serve with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutSecrets {
+    /// As in [`Loaded`].
+    pub settings: Vec<Setting>,
+    /// Secrets and certificates that were not read.
+    pub unread: usize,
+}
+
 /// One value of the effective configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
@@ -147,6 +156,18 @@ pub struct Setting {
 /// Errors: all faults at once. A file that is no YAML has one, and those of the flags.
 pub fn load(file: Option<(&str, &str)>, flags: &Flags, outside: &dyn Outside) -> Result<Loaded, Faults> {
     check::check(file, flags, outside)
+}
+
+/// Checks a file as [`load`] does, but for what stands in environment variables and in files of keys and certificates:
+/// these need not be there. For a place that has no secrets, such as a repository of configurations.
+///
+/// A scheduler's file is read all the same. Errors: all faults at once.
+pub fn check_without_secrets(
+    file: (&str, &str),
+    flags: &Flags,
+    outside: &dyn Outside,
+) -> Result<WithoutSecrets, Faults> {
+    check::check_without_secrets(file, flags, outside)
 }
 
 impl Protocol {

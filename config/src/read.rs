@@ -108,6 +108,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) files: Vec<PathBuf>,
     /// The keys of the section that is being described; nothing while a file is read.
     described: Option<Vec<Described>>,
+    /// Secrets and certificates that were left alone; nothing where they are read.
+    unread: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -115,7 +117,25 @@ impl<'a> Reader<'a> {
     pub(crate) fn new(file: &'a str, outside: &'a dyn Outside, known: fn() -> HashSet<String>) -> Self {
         let folder = Path::new(file).parent().map(Path::to_owned).unwrap_or_default();
         let (faults, settings, files) = Default::default();
-        Self { file, folder, outside, known, known_paths: None, faults, settings, files, described: None }
+        let (known_paths, described, unread) = Default::default();
+        Self { file, folder, outside, known, known_paths, faults, settings, files, described, unread }
+    }
+
+    /// Leaves secrets and certificates alone: they count as absent, and their absence is no fault.
+    pub(crate) fn without_secrets(mut self) -> Self {
+        self.unread = Some(0);
+        self
+    }
+
+    /// How many were left alone.
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.unwrap_or_default()
+    }
+
+    /// Whether the next one is.
+    fn leaves_alone(&mut self) -> bool {
+        self.unread = self.unread.map(|count| count + 1);
+        self.unread.is_some()
     }
 
     /// The name of the file that is read.

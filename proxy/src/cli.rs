@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use config::inference_pool::{self, InferencePool};
-use config::{Faults, Flags};
+use config::{Faults, Flags, Setting};
 use proxy::reload::{self, Source};
 use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
@@ -37,7 +37,7 @@ enum Command {
     Serve(ServeArgs),
     /// Validates configuration: every fault as file:line:column: path: reason
     #[command(
-        after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --schema > prefixroute.schema.json"
+        after_help = "Examples:\n  prefixroute check prefixroute.yaml\n  prefixroute check --explain prefixroute.yaml\n  prefixroute check --without-secrets deploy/examples/*.yaml\n  prefixroute check --schema > prefixroute.schema.json"
     )]
     Check(CheckArgs),
     /// Validates an InferencePool and lists the endpoints of its Pods: YAML or JSON of kubectl, lists and streams
@@ -100,6 +100,9 @@ struct CheckArgs {
     /// Prints the JSON Schema of configuration files, for editors
     #[arg(long, conflicts_with = "files")]
     schema: bool,
+    /// Reads no variables and no files of keys and certificates: checks all else where they are not at hand
+    #[arg(long, conflicts_with = "schema")]
+    without_secrets: bool,
     /// Files to check
     #[arg(required_unless_present = "schema", value_name = "FILE")]
     files: Vec<String>,
@@ -147,19 +150,20 @@ fn serve(args: ServeArgs) -> ExitCode {
 }
 
 /// Faults of all files come at once; what holds is explained only where there are none.
-fn check(CheckArgs { explain, schema, files }: &CheckArgs) -> ExitCode {
+fn check(CheckArgs { explain, schema, without_secrets, files }: &CheckArgs) -> ExitCode {
     if *schema {
         return print(&config::schema());
     }
-    let loaded = files.iter().map(|file| load(file));
-    let (loaded, faults): (Vec<_>, Vec<_>) = loaded.partition(Result::is_ok);
+    let settings = if *without_secrets { settings_without_secrets } else { settings };
+    let checked = files.iter().map(|file| settings(file));
+    let (checked, faults): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
     let faults: Vec<String> =
         faults.into_iter().filter_map(Result::err).map(|faults| faults.to_string()).collect();
     if !faults.is_empty() {
         return wrong(&faults.join("\n"));
     }
-    let explained = loaded.iter().flatten().filter(|_| *explain);
-    print(&explained.map(|loaded| config::explain(&loaded.settings)).collect::<String>())
+    let explained = checked.iter().flatten().filter(|_| *explain);
+    print(&explained.map(|settings| config::explain(settings)).collect::<String>())
 }
 
 fn pool(file: &str, args: bool) -> ExitCode {
@@ -201,10 +205,20 @@ fn show(pool: &InferencePool, args: bool) -> ExitCode {
     print(&lines)
 }
 
-/// The checked configuration, or every fault, one a line.
-fn load(file: &str) -> Result<config::Loaded, Faults> {
+/// What a file comes to, or every fault, one a line.
+fn settings(file: &str) -> Result<Vec<Setting>, Faults> {
     let text = config::read_file(file.as_ref())?;
-    config::load(Some((file, &text)), &Flags::default(), &config::System)
+    config::load(Some((file, &text)), &Flags::default(), &config::System).map(|loaded| loaded.settings)
+}
+
+/// The same where secrets are not at hand; says so of a file that has some.
+fn settings_without_secrets(file: &str) -> Result<Vec<Setting>, Faults> {
+    let text = config::read_file(file.as_ref())?;
+    let checked = config::check_without_secrets((file, &text), &Flags::default(), &config::System)?;
+    if checked.unread > 0 {
+        say(&format!("{file}: {} secrets and certificates were not read", checked.unread));
+    }
+    Ok(checked.settings)
 }
 
 fn data_runtime() -> std::io::Result<Runtime> {

@@ -94,6 +94,25 @@ fn what_holds_is_explained_with_origins() {
     }
 }
 
+/// The command of the documentation, on a clone without a secret.
+#[test]
+fn every_example_passes_where_no_secret_is() {
+    let folder = format!("{}/../deploy/examples", env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    let files: Vec<String> = files.map(|path| path.to_str().unwrap().to_owned()).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let edge = *files.iter().find(|file| file.ends_with("edge.yaml")).unwrap();
+    let output = run(&[&["check", "--without-secrets"], files.as_slice()].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.contains(&format!("{edge}: 10 secrets and certificates were not read\n")), "{told}");
+    assert!(!told.contains("replace-a-service.yaml"), "nothing is said of a file without any: {told}");
+    let output = run(&["check", edge]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("cache_salt_secret: found ${CACHE_SALT_SECRET}, a variable"));
+}
+
 #[test]
 fn the_schema_is_printed() {
     let output = run(&["check", "--schema"]);

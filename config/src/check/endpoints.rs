@@ -52,7 +52,7 @@ fn item(section: &mut Section<'_, '_>) -> Option<Written> {
     let name = section.optional(NAME_KEY, &NAME);
     let url = section.required(URL, &URLS);
     let key = section.secret(KEY).and_then(|key| headers::line(section.reader, key));
-    let headers = headers::read(section, key.is_some());
+    let headers = headers::read(section, section.has(KEY.name));
     let weight = section.value(WEIGHT, &Numbers { max: ENDPOINT_WEIGHT_MAX }, 1.0).value;
     let (given, url) = (section.has(NAME_KEY.name), url?);
     let name = match name {

@@ -139,12 +139,13 @@ impl Section<'_, '_> {
 }
 
 impl Reader<'_> {
-    /// What a source holds, not empty. A hash holds no secret, and is none.
+    /// What a source holds, not empty. A hash holds no secret, and is none; nor is one that is left alone.
     pub(crate) fn secret(&mut self, source: Placed<Source>) -> Option<Placed<Secret>> {
         let Placed { value, place, path } = source;
         let bytes = match value {
             Source::Plain(text) => text.into_bytes(),
             Source::Sha256(_) => return None,
+            Source::File(_) | Source::Variable(_) if self.leaves_alone() => return None,
             Source::File(file) => {
                 let bytes = self.file(&file, place, &path)?;
                 let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
@@ -164,6 +165,9 @@ impl Reader<'_> {
     }
 
     fn file_at(&mut self, path: Placed<String>) -> Option<Placed<Vec<u8>>> {
+        if self.leaves_alone() {
+            return None;
+        }
         let bytes = self.file(&path.value, path.place, &path.path)?;
         Some(path.map(|_| bytes))
     }

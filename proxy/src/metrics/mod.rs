@@ -75,7 +75,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 18] = [
+    /// Each with its name, in the order of [`Kind`].
+    pub(crate) const ALL: [(Self, &'static str); 18] = [
         (Self::BadRequest, "bad_request"),
         (Self::DuplicateSalt, "duplicate_salt"),
         (Self::Unsalted, "prompt_not_isolated"),

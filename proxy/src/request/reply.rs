@@ -146,3 +146,52 @@ pub(crate) async fn send(
     session.write_response_header(Box::new(head)).await?;
     if bodiless { session.finish_body().await } else { session.write_response_body(body, true).await }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::edge::limits::Limit;
+
+    const OPERATORS: &str = include_str!("../../../deploy/README.md");
+    /// Endings of which no client is told by a status.
+    const UNTOLD: [Kind; 3] = [Kind::MidStream, Kind::ClientGone, Kind::Aborted];
+
+    /// Status, code, and whether the client may try again.
+    type Row = [String; 3];
+
+    fn row(refusal: Refusal) -> Row {
+        let untold = UNTOLD.contains(&refusal.kind);
+        let status = if untold { "none".to_owned() } else { refusal.status.to_string() };
+        let retry = if refusal.retry_after.is_some() { "yes" } else { "no" };
+        [status, format!("`{}`", refusal.kind.name()), retry.to_owned()]
+    }
+
+    fn written() -> Vec<Row> {
+        let (_, rest) = OPERATORS.split_once("<!-- statuses: ").expect("a mark before the table");
+        let (table, _) = rest.split_once("<!-- end of statuses -->").expect("a mark behind the table");
+        let cells = |line: &str| -> Option<Row> {
+            let mut cells = line.split('|').skip(1).map(|cell| cell.trim().to_owned());
+            Some([cells.next()?, cells.next()?, cells.next()?])
+        };
+        table.lines().filter_map(cells).filter(|[_, code, _]| code.starts_with('`')).collect()
+    }
+
+    #[test]
+    fn operators_are_told_every_status_that_the_router_makes() {
+        let strangers = [Stranger::MissingKey, Stranger::WrongKey, Stranger::SeveralKeys];
+        let later = [Some(Duration::ZERO), None].map(|after| Refused { limit: Limit::Tokens, after });
+        let made: BTreeSet<Row> = Kind::ALL
+            .iter()
+            .map(|(kind, _)| Refusal::from(*kind))
+            .chain(strangers.map(Refusal::from))
+            .chain(later.map(Refusal::from))
+            .map(row)
+            .collect();
+        let written = written();
+        assert_eq!(written.iter().cloned().collect::<BTreeSet<_>>(), made);
+        assert_eq!(written.len(), made.len(), "each once");
+    }
+}
