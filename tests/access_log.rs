@@ -3,12 +3,13 @@
 
 use harness::script::{chunk, last_chunk};
 use harness::{
-    Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, exchange, get, post_with, prompts,
-    until,
+    Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, exchange, get, post, post_with,
+    prompts, until, within,
 };
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 
 const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "x-api-key: sk-acme\r\n";
@@ -337,4 +338,31 @@ async fn no_line_is_lost_at_the_end() {
     client.rest().await;
     assert!(router.ended(Duration::from_secs(8)).await.success());
     assert_eq!(lines(&router, 301).await.len(), 301);
+}
+
+/// The end of the process waits for a reader that is behind, as a full disk or a slow collector is.
+#[tokio::test]
+async fn lines_that_wait_for_their_reader_are_written_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("log.pipe");
+    let made = tokio::process::Command::new("mkfifo").arg(&pipe).status().await;
+    assert!(made.unwrap().success());
+    let mut reader = tokio::net::unix::pipe::OpenOptions::new().open_receiver(&pipe).unwrap();
+    let stub = Stub::start().await;
+    let log = format!("access_log: {}\ndrain: 1s", pipe.display());
+    let mut router = Setup::of(&[&stub]).yaml(&log).start().await;
+    let mut client = Client::connect(router.data).await;
+    for _ in 0..500 {
+        assert_eq!(client.exchange(post(CHAT, "{}")).await.status(), 200, "nobody waits for the log");
+    }
+    client.close();
+    router.terminate().await;
+    until("the end of the drain", DEADLINE, || async {
+        router.output().contains("\"stopped\"").then_some(())
+    })
+    .await;
+    let mut text = String::new();
+    within("the end of the log", DEADLINE, reader.read_to_string(&mut text)).await.unwrap();
+    assert_eq!(text.lines().count(), 500);
+    assert!(text.ends_with('\n') && router.ended(Duration::from_secs(5)).await.success());
 }
