@@ -237,18 +237,8 @@ async fn http2_carries_no_second_head_into_http1() {
         let mut client = Client::connect(router.h2c).await;
         client.send(http2(&fields, body)).await;
         let _ = client_rest(&mut client).await;
-        assert_unambiguous(shows, &stub);
-        stub.seen(|seen| {
-            for request in &seen.requests {
-                let head = &request.head;
-                assert_eq!(head.target(), "/v1/x", "{shows}: {head:?}");
-                assert!(seen.requests.len() == 1 && request.complete, "{shows}: {head:?}");
-                assert!(request.body == body.unwrap_or_default(), "{shows}: {:?}", request.body);
-                for name in ["upgrade", "te", "connection", "transfer-encoding"] {
-                    assert_eq!(head.header(name), None, "{shows}: {head:?}");
-                }
-            }
-        });
+        let reached = stub.seen(|seen| seen.requests.first().map(|request| request.head.clone()));
+        assert_eq!(reached, None, "{shows}");
         assert_eq!(router.chat("{}").await.status(), 200, "{shows}: it lives");
     }
     // The frames are right: without a riddle it is a request.

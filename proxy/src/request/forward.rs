@@ -46,7 +46,7 @@ pub(super) enum Stop {
 /// A request on its way to an engine.
 pub(super) struct Forward<'a> {
     pub(super) router: &'a Arc<Router>,
-    pub(super) visit: &'a Visit,
+    pub(super) visit: &'a mut Visit,
     pub(super) session: &'a mut ServerSession,
     pub(super) record: &'a mut Record,
     pub(super) candidates: &'a Candidates,
@@ -204,6 +204,7 @@ impl Forward<'_> {
         }
         answer.session.read_timeout = Some(self.pool().config.timeouts.idle);
         if bodiless {
+            self.visit.leave();
             write_alone(self.session, head).await.map_err(|_| Stop::Gone)?;
         } else {
             self.session.write_response_header(head).await.map_err(|_| Stop::Gone)?;
@@ -221,6 +222,9 @@ impl Forward<'_> {
             let chunk = chunk.unwrap_or_else(Bytes::new);
             progress.see(&chunk, last);
             self.record.response_bytes += chunk.len() as u64;
+            if last {
+                self.visit.leave();
+            }
             let written = self.session.write_response_body(chunk, last).await;
             written.map_err(|_| Stop::Gone)?;
             if last {

@@ -92,6 +92,7 @@ impl Front {
         record.request_bytes = body.bytes.len() as u64;
         if let Some(list) = models::answer(&live, session.req_header()).map_err(Stop::Refuse)? {
             record.answered_here(200);
+            visit.leave();
             return reply::json(session, list, visit, self.router.clock).await.map_err(|_| Stop::Gone);
         }
         let placed =
@@ -138,9 +139,10 @@ impl Front {
         &self,
         mut session: ServerSession,
         record: &mut Record,
-        visit: &Visit,
+        visit: &mut Visit,
         outcome: Result<(), Stop>,
     ) -> Option<ReusedHttpStream> {
+        visit.leave();
         match outcome {
             Ok(()) => record.done(),
             Err(Stop::Refuse(refusal)) => {
@@ -279,7 +281,7 @@ impl HttpServerApp for Front {
         let outcome = self.serve(&mut visit, &mut session, &mut record, api).await;
         client::serving(&session, false);
         record.saw(&visit, session.req_header());
-        self.end(session, &mut record, &visit, outcome).await
+        self.end(session, &mut record, &mut visit, outcome).await
     }
 
     fn h2_options(&self) -> Option<H2Options> {

@@ -27,15 +27,15 @@ pub(crate) struct Visit {
     /// Who the client is, seen through known proxies.
     pub(super) client: IpAddr,
     pub(super) tenant: Option<Arc<Tenant>>,
-    /// Its place among the tenant's requests, given back with it.
-    _in_flight: Option<InFlight>,
+    /// Its place among the tenant's requests, given back with it at the latest.
+    in_flight: Option<InFlight>,
 }
 
 impl Visit {
     /// A request that has just come in at `entrance`.
     pub(super) fn new(live: Arc<Live>, entrance: Entrance, head: &RequestHeader) -> Self {
         let client = live.edge.proxies.client(entrance.peer, &head.headers);
-        Self { live, entrance, client, tenant: None, _in_flight: None }
+        Self { live, entrance, client, tenant: None, in_flight: None }
     }
 
     /// Lets it in: its path is served, its key is known, and its tenant may send another. Errors: why not.
@@ -53,8 +53,14 @@ impl Visit {
         let admitted = tenant.limits.admit(clock.now());
         let in_flight = admitted.inspect_err(|refused| tenant.counters.refuse(refused.limit));
         self.tenant = Some(tenant.clone());
-        self._in_flight = Some(in_flight?);
+        self.in_flight = Some(in_flight?);
         Ok(())
+    }
+
+    /// Gives back its place among the tenant's requests. To be called before the end of the answer goes out: a client that
+    /// has it may ask again, and is alone then.
+    pub(super) fn leave(&mut self) {
+        self.in_flight = None;
     }
 
     /// The answer to a browser's question whether it may ask, if the router is to give it.
