@@ -190,6 +190,7 @@ pub fn choose_matched(
         total,
         block_tokens: rules.block.tokens(),
         last_cold: &last_cold,
+        is_weighed: candidates.iter().any(|to| to.weight != 1.0),
         match_length: rules.match_length,
         tuning: rules.tuning,
         model: asked.model.as_deref(),
@@ -377,7 +378,7 @@ fn render(api: Api, body: &Body<'_>, mut tokenizer: impl Tokenizer) -> Result<Op
 /// The candidates, ready to be taken by rank.
 fn choices(ranking: &Ranking, view: &View<'_>, draw: Draw) -> Vec<Choice> {
     let count = view.candidates.len();
-    let chance = Chance { draw, is_weighed: view.candidates.iter().any(|to| to.weight != 1.0) };
+    let chance = Chance { draw, is_weighed: view.is_weighed };
     let first = chance.turn(view.candidates);
     let tie = |candidate: usize| match ranking.ties {
         Ties::Chance => chance.number(candidate, &view.candidates[candidate]),

@@ -63,6 +63,8 @@ pub struct View<'a> {
     /// For a request that founds a prefix: the number of the last such request that each took, 0 for never. Such a request
     /// has blocks of which no candidate holds any, and the engine keeps them. Empty for all others.
     pub last_cold: &'a [u64],
+    /// Whether any endpoint has another weight than 1.
+    pub is_weighed: bool,
     /// How much a long match counts beyond its share.
     pub match_length: prefix::MatchLength,
     /// Constants of the formulas.

@@ -37,12 +37,26 @@ impl Ranges {
 /// prefix. So they count on a scale of their own: the wider of both ranges, and at least [`SCALE`]. With no such request,
 /// or as many everywhere, this is the formula above.
 pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>], figure: fn(&Candidate) -> Option<f64>) {
-    let counted =
-        |to: &Candidate| figure(to).map(|count| to.weighed(count)).filter(|count| count.is_finite());
+    if view.is_weighed {
+        let weighed = |to: &Candidate| figure(to).map(|count| to.weighed(count));
+        relate(view, scores, weighed, |to| to.weighed(to.load.unseen));
+    } else {
+        relate(view, scores, figure, |to| to.load.unseen.into());
+    }
+}
+
+/// The formula, of a figure and of the requests that the engine has not seen.
+fn relate(
+    view: &View<'_>,
+    scores: &mut [Option<f64>],
+    figure: impl Fn(&Candidate) -> Option<f64>,
+    unseen: impl Fn(&Candidate) -> f64,
+) {
+    let counted = |to: &Candidate| figure(to).filter(|count| count.is_finite());
     let mut ranges = Ranges::NOTHING;
     for candidate in view.candidates {
         if let Some(count) = counted(candidate) {
-            ranges = ranges.with(count, candidate.weighed(candidate.load.unseen));
+            ranges = ranges.with(count, unseen(candidate));
         }
     }
     let unseen_range = (ranges.unseen_most - ranges.unseen_least).max(0.0);
@@ -50,7 +64,7 @@ pub(super) fn score(view: &View<'_>, scores: &mut [Option<f64>], figure: fn(&Can
     for (score, candidate) in scores.iter_mut().zip(view.candidates) {
         *score = counted(candidate).map(|count| {
             let above = if range > 0.0 { (count - ranges.least) / range } else { 0.0 };
-            let unseen = candidate.weighed(candidate.load.unseen) - ranges.unseen_least;
+            let unseen = unseen(candidate) - ranges.unseen_least;
             1.0 - above - if unseen > 0.0 { unseen / range.max(SCALE) } else { 0.0 }
         });
     }
