@@ -179,6 +179,9 @@ async fn an_engine_that_does_not_switch_gets_no_tunnel() {
     client.response("GET").await.assert_router_error(502);
 }
 
+/// A riddle over HTTP/2: what it shows, its header fields, its body.
+type Riddle<'a> = (&'a str, Vec<(&'a str, &'a str)>, Option<&'a str>);
+
 /// A frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -209,7 +212,7 @@ fn http2(fields: &[(&str, &str)], body: Option<&str>) -> Vec<u8> {
 #[tokio::test]
 async fn http2_carries_no_second_head_into_http1() {
     let smuggled = "a\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
-    let rows: Vec<(&str, Vec<(&str, &str)>, Option<&str>)> = vec![
+    let rows: Vec<Riddle<'_>> = vec![
         ("CRLF in a value", vec![("x-a", smuggled)], None),
         ("LF in a value", vec![("x-a", "a\nb: c")], None),
         ("NUL in a value", vec![("x-a", "a\0b")], None),
