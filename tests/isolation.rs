@@ -75,8 +75,6 @@ async fn a_clients_own_salt_stays_and_null_is_none() {
             format!(r#"{{"model":"m","cache_salt": "{salt}" ,"x":1}}"#),
         ),
         (r#"{"cache\u005fsalt":null}"#, format!(r#"{{"cache\u005fsalt":"{salt}"}}"#)),
-        // The engine's to refuse.
-        (r#"{"cache_salt":7}"#, r#"{"cache_salt":7}"#.to_owned()),
     ] {
         assert_eq!(asked(&router, CHAT, ACME, sent).await.status(), 200, "{sent}");
         stub.last().assert_framed_once(wanted.as_bytes());
@@ -94,6 +92,10 @@ async fn what_cannot_be_salted_is_refused_for_those_who_are_kept_apart_alone() {
         ("a list", CHAT, br#"[{"model":"m"}]"#.to_vec()),
         ("a text", CHAT, br#""prompt""#.to_vec()),
         ("null", CHAT, b"null".to_vec()),
+        ("a salt of nothing", CHAT, br#"{"cache_salt":""}"#.to_vec()),
+        ("a salt that is a number", CHAT, br#"{"cache_salt":0}"#.to_vec()),
+        ("a salt that is false", CHAT, br#"{"cache_salt":false}"#.to_vec()),
+        ("a salt that is a list", CHAT, br#"{"cache_salt":[]}"#.to_vec()),
         ("white space", CHAT, b" \n".to_vec()),
         ("UTF-16", CHAT, utf16),
         ("no UTF-8", CHAT, b"{\"model\":\"\xff\xfe\"}".to_vec()),

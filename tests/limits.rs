@@ -256,3 +256,19 @@ async fn a_body_without_room_is_503_within_3_s() {
     }
     assert_eq!(router.chat(prompts::cold(10)).await.status(), 200, "room came back");
 }
+
+/// A head that comes line by line holds its connection no longer than one that does not come at all.
+#[tokio::test]
+async fn a_head_in_drips_ends_with_its_connection() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml("timeouts: {keep_alive: 1s}").start().await;
+    let mut client = Client::connect(router.data).await;
+    client.send("GET /v1/models HTTP/1.1\r\nhost: x\r\n").await;
+    let dripping = async {
+        while client.try_send("x-a: b\r\n").await.is_ok() {
+            pace(Duration::from_millis(300)).await;
+        }
+    };
+    within("the connection to be closed", Duration::from_secs(25), dripping).await;
+    assert_eq!(stub.count(), 0);
+}

@@ -2,17 +2,24 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use config::inference_pool::{self, InferencePool};
 use config::{Faults, Flags, Setting};
 use proxy::reload::{self, Source};
 use tokio::runtime::{Builder, Runtime};
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// The variable that sets what is logged, as `info` or `prefixroute=debug,warn`.
 const LOG_VARIABLE: &str = "PREFIXROUTE_LOG";
 const LOG_DEFAULT: &str = "info,pingora_core=off,pingora_pool=off,pingora_http=off,h2=off";
+
+/// Log lines that wait to be written; some 2 MB of them.
+const LOG_LINES_MAX: usize = 8_192;
+/// Time for what still runs after the last request.
+const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Wrong input or usage.
 const EXIT_USAGE: u8 = 2;
@@ -136,17 +143,21 @@ fn serve(args: ServeArgs) -> ExitCode {
         Ok(read) => read,
         Err(faults) => return wrong(&faults.to_string()),
     };
-    log();
+    let _log = log();
     let (Ok(data), Ok(control)) = (data_runtime(), control_runtime()) else {
         return failed("cannot start threads");
     };
-    match proxy::serve::start(read, data.handle(), control.handle()) {
+    let ended = match proxy::serve::start(read, data.handle(), control.handle()) {
         Err(error) => wrong(&error.to_string()),
         Ok(running) => match control.block_on(running.until_signalled()) {
             Ok(_) => ExitCode::SUCCESS,
             Err(error) => failed(&format!("cannot wait for signals: {error}")),
         },
-    }
+    };
+    // A file that does not answer holds up a thread, but not the end.
+    data.shutdown_timeout(ENDED_WITHIN);
+    control.shutdown_timeout(ENDED_WITHIN);
+    ended
 }
 
 /// Faults of all files come at once; what holds is explained only where there are none.
@@ -230,11 +241,21 @@ fn control_runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(1).thread_name("control").enable_all().build()
 }
 
-fn log() {
+/// Begins to log. Lines go through a queue to a thread: of those that find it full, because nobody reads or a disk is full, none
+/// holds up a request. Dropped, it writes what is left.
+fn log() -> WorkerGuard {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(LOG_DEFAULT));
     let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if terminal { lines.with_target(false).init() } else { lines.json().flatten_event(true).init() }
+    let queue = NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_MAX).lossy(true);
+    let (writer, guard) = queue.thread_name("log").finish(std::io::stderr());
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).log_internal_errors(false);
+    if terminal {
+        lines.with_ansi(true).with_target(false).init();
+    } else {
+        lines.json().flatten_event(true).init();
+    }
+    guard
 }
 
 fn wrong(message: &str) -> ExitCode {

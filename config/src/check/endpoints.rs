@@ -19,7 +19,10 @@ const NAME_KEY: Key =
 const URL: Key = live("url", "Where the engine listens; port 80, with `https` 443, where there is none");
 const KEY: Key =
     live("key", "The engine's API key, sent as `Authorization: Bearer` in place of the client's");
-const WEIGHT: Key = live("weight", "Its share of the load beside others; 0 for one that gets nothing new");
+const WEIGHT: Key = live(
+    "weight",
+    "How much load it is to have beside others: its load counts as so much less; 0 for one that gets nothing new",
+);
 const URLS: Text<EndpointUrl> = Text {
     wanted: WANTED_URL,
     pattern: "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@]+/?$",

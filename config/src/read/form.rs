@@ -22,6 +22,10 @@ pub(crate) trait Form {
     fn range(&self) -> String {
         self.wanted()
     }
+    /// Whether `${NAME}` may stand for the value.
+    fn takes_references(&self) -> bool {
+        false
+    }
 }
 
 /// A duration, both bounds included.

@@ -37,6 +37,10 @@ pub(crate) enum Source {
 pub(crate) struct FilePath;
 
 impl Form for SecretForm {
+    fn takes_references(&self) -> bool {
+        true
+    }
+
     type Value = Source;
 
     fn read(&self, text: &str) -> Result<Source, Reason> {

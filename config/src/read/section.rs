@@ -211,6 +211,12 @@ impl Reader<'_> {
             self.wrong_kind(node, path, &form.wanted());
             return None;
         };
+        if text.contains("${") && !form.takes_references() {
+            // Taken for text it would be a host or a file of that name.
+            let wanted = format!("{}, as it is: only secrets are references", form.wanted());
+            self.fault(place, path, Reason::text(text, wanted));
+            return None;
+        }
         let read = form.read(text).map_err(|reason| self.fault(place, path, reason));
         read.ok().map(|value| Placed { value, place, path: path.to_owned() })
     }

@@ -80,7 +80,7 @@ fn index(live: &Live) -> Value {
     })
 }
 
-fn endpoint(router: &Router, pool: &Pool, endpoint: &Endpoint) -> Value {
+fn endpoint(router: &Router, pool: &Pool, endpoint: &Arc<Endpoint>) -> Value {
     let now = Instant::now();
     let stale_after = pool.config.load.stale_after;
     let load = endpoint.load(now, router.clock, stale_after);
@@ -91,6 +91,7 @@ fn endpoint(router: &Router, pool: &Pool, endpoint: &Endpoint) -> Value {
     let mut shown = json!({
         "name": endpoint.name,
         "pool": pool.config.name,
+        "weight": pool.member(endpoint).map(|member| member.weight),
         "url": endpoint.url.to_string(),
         "usable": endpoint.usable(now, stale_after),
         "asleep": endpoint.asleep(now, stale_after),

@@ -97,6 +97,21 @@ impl Kind {
         (Self::Aborted, "aborted"),
     ];
 
+    /// Whether it is the client's own doing.
+    pub(crate) fn is_clients(self) -> bool {
+        match self {
+            Self::BadRequest
+            | Self::DuplicateSalt
+            | Self::Unsalted
+            | Self::InvalidKey
+            | Self::ModelNotFound => true,
+            Self::PathNotServed | Self::MethodNotAllowed | Self::RequestTimeout | Self::BodyTooLarge => true,
+            Self::RateLimited | Self::ClientGone => true,
+            Self::Unreachable | Self::UpstreamBroke | Self::UpstreamTimeout | Self::NoEndpoint => false,
+            Self::Overloaded | Self::MidStream | Self::Aborted => false,
+        }
+    }
+
     /// The value of the label `kind`, and the error's `code` for the client.
     pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1

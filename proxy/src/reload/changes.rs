@@ -12,10 +12,12 @@ pub(super) fn needing_restart(old: &Config, new: &Config) -> Vec<String> {
             found.push(format!("{path}: found another value, wanted the old one until a restart"));
         }
     };
-    let bound = |config: &Config| -> Vec<_> {
-        config.listeners.iter().map(|it| (it.address, it.protocol, it.tls.is_some())).collect()
-    };
-    check(bound(old) != bound(new), "listeners");
+    check(old.listeners.len() != new.listeners.len(), "listeners");
+    for (place, (old, new)) in old.listeners.iter().zip(&new.listeners).enumerate() {
+        check(old.address != new.address, &format!("listeners[{place}].address"));
+        check(old.protocol != new.protocol, &format!("listeners[{place}].protocol"));
+        check(old.tls.is_some() != new.tls.is_some(), &format!("listeners[{place}].tls"));
+    }
     check(old.admin != new.admin, "admin");
     check(old.limits.bodies_bytes_max != new.limits.bodies_bytes_max, "limits.bodies_bytes_max");
     check(old.traces != new.traces, "traces");
@@ -264,11 +266,11 @@ mod tests {
     #[test]
     fn what_needs_a_restart_is_what_the_keys_say() {
         let variants = [
-            ("listeners[].address", "listeners: [{address: \"127.0.0.1:8081\"}]\n", "listeners"),
+            ("listeners[].address", "listeners: [{address: \"127.0.0.1:8081\"}]\n", "listeners[0].address"),
             (
                 "listeners[].protocol",
                 "listeners: [{address: \"127.0.0.1:8080\", protocol: h2c}]\n",
-                "listeners",
+                "listeners[0].protocol",
             ),
             ("admin", "admin: 127.0.0.1:9091\n", "admin"),
             ("limits.bodies_bytes_max", "limits: {bodies_bytes_max: 2GiB}\n", "limits.bodies_bytes_max"),

@@ -9,13 +9,16 @@ mod marks;
 mod watch;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use config::{Config, Faults, Flags, Loaded};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::signal::unix::Signal;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::endpoints::Endpoint;
 use crate::endpoints::poll::poll;
@@ -25,6 +28,9 @@ use crate::pool::Pool;
 use crate::router::Router;
 use crate::serve::{Until, fits};
 use marks::{Marking, Marks};
+
+/// Time for the files of a configuration to be read.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where a configuration comes from, again and again.
 #[derive(Clone, Debug)]
@@ -59,6 +65,8 @@ pub(crate) struct Reloader {
     control: Handle,
     /// What runs for endpoints ends with it.
     until: Until,
+    /// One permit: readings that do not answer are not to pile up.
+    reading: Arc<Semaphore>,
     /// Held through a reload.
     running: tokio::sync::Mutex<Running>,
     status: Mutex<Status>,
@@ -117,7 +125,8 @@ impl Reloader {
         let Read { loaded, source, marks } = read;
         let status = Mutex::new(Status { at: SystemTime::now(), faults: Vec::new() });
         let running = tokio::sync::Mutex::new(Running { loaded, marks });
-        let reloader = Self { router, source, control, until, running, status };
+        let reading = Arc::new(Semaphore::new(1));
+        let reloader = Self { router, source, control, until, reading, running, status };
         reloader.router.metrics.configured(1, true);
         for (pool, endpoint) in reloader.router.live().endpoints() {
             reloader.poll(pool, endpoint);
@@ -129,14 +138,33 @@ impl Reloader {
     pub(crate) async fn reload(&self, why: &'static str) -> Option<Outcome> {
         let source = self.source.as_ref()?;
         let mut running = self.running.lock().await;
-        let (loaded, marks) = source.read();
-        running.marks.update(marks);
-        let outcome = match loaded {
-            Ok(loaded) => self.apply(&mut running.loaded, loaded),
-            Err(faults) => Outcome::Refused { faults: faults.iter().map(ToString::to_string).collect() },
+        let outcome = match self.read(source).await {
+            Ok((loaded, marks)) => {
+                running.marks.update(marks);
+                match loaded {
+                    Ok(loaded) => self.apply(&mut running.loaded, loaded),
+                    Err(faults) => {
+                        Outcome::Refused { faults: faults.iter().map(ToString::to_string).collect() }
+                    }
+                }
+            }
+            Err(fault) => Outcome::Refused { faults: vec![fault] },
         };
         self.tell(&outcome, why);
         Some(outcome)
+    }
+
+    /// Reads the source on a thread of its own: a file may not answer, a pipe or a file system that has gone. Error: it has not
+    /// come in time, or an earlier reading still waits.
+    async fn read(&self, source: &Source) -> Result<(Result<Loaded, Faults>, Marks), String> {
+        let late = || format!("{}: not read within {READ_WITHIN:?}, nor what it names", source.file);
+        let turn = self.reading.clone().try_acquire_owned().map_err(|_| late())?;
+        let reading = source.clone();
+        let read = spawn_blocking(move || {
+            let _turn = turn;
+            reading.read()
+        });
+        timeout(READ_WITHIN, read).await.map_err(|_| late())?.map_err(|error| error.to_string())
     }
 
     /// Swaps `next` in, or says what stands against it.

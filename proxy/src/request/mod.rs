@@ -15,7 +15,7 @@ mod visit;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use http::{Method, Version, header};
@@ -26,6 +26,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
+use tokio::time::timeout;
 
 use crate::admin;
 use crate::client;
@@ -42,6 +43,9 @@ use visit::Visit;
 /// Windows of HTTP/2 uploads: pingora's 64 KiB would cost a round trip each 64 KiB of a prompt.
 const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// Time for a request's head, beyond the time that a connection may wait for one.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Names the client's session (llm-d's default).
 const SESSION: &str = "x-session-id";
@@ -199,9 +203,11 @@ pub(crate) async fn head(
     shutdown: &ShutdownWatch,
 ) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
+    let keep_alive = router.live().config.timeouts.keep_alive;
+    // From the last answer on: a head that comes in drips would hold its connection for ever.
     let read = tokio::select! {
         biased;
-        read = session.read_request() => read,
+        read = timeout(keep_alive + HEAD_WITHIN, session.read_request()) => read.map_err(|_| NoHead::Ended)?,
         _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
     };
     match read {
@@ -213,7 +219,7 @@ pub(crate) async fn head(
         }
         Ok(false) | Err(_) => return Err(NoHead::Ended),
     }
-    let keep_alive = router.live().config.timeouts.keep_alive.as_secs().max(1);
+    let keep_alive = keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
     Ok(())

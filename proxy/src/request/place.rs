@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use picker::decide::MODEL_BYTES_MAX;
-use picker::read::{Api, Body};
+use picker::read::{Api, Body, Member};
 
 use super::edit::{Edits, edited};
 use super::reply::Refusal;
@@ -64,6 +64,12 @@ fn only_pool(live: &Live) -> Option<&Arc<Pool>> {
     (is_plain && pool.known.is_even()).then_some(pool)
 }
 
+/// Whether a body has a `cache_salt` that some engine might take for none: anything but a text, `null` and nothing.
+fn has_odd_salt(read: &Body<'_>) -> bool {
+    let salt = read.member(Member::CacheSalt).filter(|salt| *salt != b"null");
+    salt.is_some_and(|salt| salt.first() != Some(&b'"') || salt == b"\"\"")
+}
+
 /// The salt for the body of an isolated tenant, where its answer fills a cache. Errors: the engine could read a prompt in it
 /// that cannot be salted.
 fn salt<'a>(
@@ -79,6 +85,7 @@ fn salt<'a>(
         _ if UNSALTED.iter().any(|end| path.trim_end_matches('/').ends_with(end)) => {
             Err(Kind::Unsalted.into())
         }
+        (_, Some(read)) if has_odd_salt(read) => Err(Kind::Unsalted.into()),
         (_, Some(_)) => Ok(Some(isolation.cache_salt())),
     }
 }

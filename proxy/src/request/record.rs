@@ -157,14 +157,24 @@ impl Record {
         let total_ms = self.started.elapsed().as_secs_f64() * 1e3;
         let (api, status, attempts) = (self.api.name(), self.status, self.attempts);
         match self.trouble {
-            Some(kind) => {
+            // What clients do wrong is theirs to see, and would fill a disk.
+            Some(kind) if !kind.is_clients() => {
                 let trouble = kind.name();
                 tracing::info!(
                     api, status, trouble, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"
                 );
             }
-            None => tracing::debug!(
-                api, status, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"
+            trouble => tracing::debug!(
+                api,
+                status,
+                trouble = trouble.map(Kind::name),
+                endpoint,
+                matched,
+                blocks,
+                attempts,
+                ttfb_ms,
+                total_ms,
+                "request"
             ),
         }
     }

@@ -8,6 +8,7 @@ mod line;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
@@ -57,7 +58,10 @@ impl Sink {
         Ok(match to {
             config::AccessLog::Stdout => Self(Box::new(io::stdout())),
             config::AccessLog::File(path) => {
-                Self(Box::new(OpenOptions::new().append(true).create(true).open(path)?))
+                // A pipe that nobody reads is an error rather than a wait.
+                let mut options = OpenOptions::new();
+                options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
+                Self(Box::new(options.open(path)?))
             }
         })
     }
