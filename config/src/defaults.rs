@@ -64,6 +64,8 @@ pub const ATTEMPTS_MAX: NonZeroU32 = NonZeroU32::new(3).expect("3 is not 0");
 pub const ATTEMPTS_LIMIT: u64 = 10;
 /// Shorter intervals cost the engines more than an adapter's sooner discovery is worth.
 pub const MODELS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// From one look at the addresses of a name to the next.
+pub const DNS_INTERVAL: Duration = Duration::from_secs(5);
 /// From one reading of an engine's `/v1/models` to the next.
 pub const MODELS_INTERVAL: Duration = Duration::from_secs(10);
 

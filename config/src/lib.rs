@@ -30,7 +30,7 @@ pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use faults::{Fault, Faults, Reason};
 pub use file::read_file;
 pub use picker::tokens::Kind as Tokenizer;
-pub use pool::{Engine, EngineKind, Index, Load, Pool, Timeouts};
+pub use pool::{Dns, Engine, EngineKind, Index, Load, Pool, Timeouts};
 pub use secret::{Outside, Secret, System};
 pub use tls::{Certificate, ClientTls, ServerTls};
 

@@ -37,6 +37,9 @@ pub struct Pool {
     pub seed: u64,
     /// Unique in name over all pools, in address within the pool. May be empty: the pool serves once it has some.
     pub endpoints: Vec<Endpoint>,
+    /// Further endpoints, found while the router runs; absent where all are written. Those of a file are among
+    /// [`endpoints`](Self::endpoints).
+    pub dns: Option<Dns>,
     /// How engines are spoken to where their URL says `https`.
     pub tls: ClientTls,
     /// What the router believes of the caches.
@@ -47,6 +50,17 @@ pub struct Pool {
     pub attempts_max: NonZeroU32,
     /// How long each step of a request may take.
     pub timeouts: Timeouts,
+}
+
+/// Endpoints by the addresses of a name, such as a headless Service's: each address is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// The name, in lower case.
+    pub host: String,
+    /// The port of each.
+    pub port: u16,
+    /// From one look to the next.
+    pub interval: Duration,
 }
 
 /// What engines are, and under which names they tell their load.

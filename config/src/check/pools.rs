@@ -82,6 +82,7 @@ fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool, itself: Opt
         weights: scoring.weights,
         match_length: scoring.match_length,
         tuning: scoring.tuning,
+        dns: None,
         seed: scoring.seed,
         endpoints: endpoints.iter().map(|written| written.endpoint.clone()).collect(),
         tls,
