@@ -58,10 +58,10 @@ impl Sink {
         Ok(match to {
             config::AccessLog::Stdout => Self(Box::new(io::stdout())),
             config::AccessLog::File(path) => {
-                // A pipe that nobody reads is an error rather than a wait.
-                let mut options = OpenOptions::new();
-                options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
-                Self(Box::new(options.open(path)?))
+                // To open a pipe that nobody reads is to wait for a reader: asked first, without waiting, it is an error.
+                let mut asking = OpenOptions::new();
+                let _asked = asking.append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+                Self(Box::new(OpenOptions::new().append(true).create(true).open(path)?))
             }
         })
     }
