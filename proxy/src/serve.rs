@@ -134,6 +134,7 @@ pub fn start(read: Read, data: &Handle, control: &Handle) -> Result<Running, Sta
     control.spawn(until.clone().run(upkeep(router.clone())));
     control.spawn(until.clone().run(learning(router.clone())));
     control.spawn(until.clone().run(reloader.clone().at_hangups(hangups)));
+    control.spawn(until.clone().run(reloader.clone().at_names()));
     control.spawn(until.run(reloader.at_changes()));
     announce(&router, &listeners, admin);
     Ok(Running { router, shutdown, ended, listeners, admin })
@@ -218,7 +219,7 @@ fn hangups(control: &Handle) -> Result<Signal, StartError> {
 
 /// For as long as the router runs.
 #[derive(Clone)]
-pub(crate) struct Until(watch::Receiver<bool>);
+pub(crate) struct Until(pub(crate) watch::Receiver<bool>);
 
 impl Until {
     /// Runs a task, which ends with the router at the latest.

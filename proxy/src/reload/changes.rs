@@ -34,6 +34,13 @@ pub(super) fn in_words(old: &Loaded, new: &Loaded) -> Vec<String> {
     words
 }
 
+/// What differs in endpoints alone.
+pub(super) fn of_endpoints(old: &Config, new: &Config) -> Vec<String> {
+    let mut words = Vec::new();
+    pools(old, new, &mut words);
+    words
+}
+
 fn pools(old: &Config, new: &Config, words: &mut Vec<String>) {
     let of = |config: &'_ Config, name: &str| config.pools.iter().position(|pool| pool.name == name);
     for pool in &new.pools {

@@ -5,6 +5,7 @@
 //! runs at a time. What did not change keeps its belief, its load, what was learned, and its connections.
 
 mod changes;
+mod discovery;
 mod marks;
 mod watch;
 
@@ -27,6 +28,7 @@ use crate::live::Live;
 use crate::pool::Pool;
 use crate::router::Router;
 use crate::serve::{Until, fits};
+use discovery::Found;
 use marks::{Marking, Marks};
 
 /// Time for the files of a configuration to be read.
@@ -77,6 +79,8 @@ struct Running {
     loaded: Loaded,
     /// Of the files as they were last read, well or badly.
     marks: Marks,
+    /// What names stand for, beside what is written.
+    found: Found,
 }
 
 /// How the last reload went.
@@ -124,7 +128,7 @@ impl Reloader {
     pub(crate) fn new(router: Arc<Router>, read: Read, control: Handle, until: Until) -> Arc<Self> {
         let Read { loaded, source, marks } = read;
         let status = Mutex::new(Status { at: SystemTime::now(), faults: Vec::new() });
-        let running = tokio::sync::Mutex::new(Running { loaded, marks });
+        let running = tokio::sync::Mutex::new(Running { loaded, marks, found: Found::default() });
         let reading = Arc::new(Semaphore::new(1));
         let reloader = Self { router, source, control, until, reading, running, status };
         reloader.router.metrics.configured(1, true);
@@ -142,7 +146,7 @@ impl Reloader {
             Ok((loaded, marks)) => {
                 running.marks.update(marks);
                 match loaded {
-                    Ok(loaded) => self.apply(&mut running.loaded, loaded),
+                    Ok(loaded) => self.apply(&mut running, loaded),
                     Err(faults) => {
                         Outcome::Refused { faults: faults.iter().map(ToString::to_string).collect() }
                     }
@@ -168,25 +172,26 @@ impl Reloader {
     }
 
     /// Swaps `next` in, or says what stands against it.
-    fn apply(&self, running: &mut Loaded, next: Loaded) -> Outcome {
-        if running.config == next.config {
-            *running = next;
+    fn apply(&self, running: &mut Running, next: Loaded) -> Outcome {
+        let (loaded, found) = (&mut running.loaded, &running.found);
+        if loaded.config == next.config {
+            *loaded = next;
             return match self.router.live().reopen_access_log() {
                 Ok(()) => Outcome::Unchanged,
                 Err(error) => Outcome::Refused { faults: vec![error.to_string()] },
             };
         }
-        let faults = changes::needing_restart(&running.config, &next.config);
+        let faults = changes::needing_restart(&loaded.config, &next.config);
         if !faults.is_empty() {
             return Outcome::Refused { faults };
         }
-        let built =
-            fits(&next.config.pools).and_then(|()| Ok(self.router.live().after(next.config.clone())?));
+        let built = fits(&next.config.pools)
+            .and_then(|()| Ok(self.router.live().after(found.complete(&next.config))?));
         match built {
             Ok(live) => {
-                let changes = changes::in_words(running, &next);
+                let changes = changes::in_words(loaded, &next);
                 self.swap(Arc::new(live));
-                *running = next;
+                *loaded = next;
                 Outcome::Applied { changes }
             }
             Err(error) => Outcome::Refused { faults: vec![error.to_string()] },
