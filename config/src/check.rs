@@ -2,6 +2,7 @@
 //!
 //! Each key is named in one place, here or in the files below: where it is read.
 
+mod discovery;
 mod edge;
 mod endpoints;
 mod headers;

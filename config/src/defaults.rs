@@ -66,6 +66,10 @@ pub const ATTEMPTS_LIMIT: u64 = 10;
 pub const MODELS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// From one look at the addresses of a name to the next.
 pub const DNS_INTERVAL: Duration = Duration::from_secs(5);
+/// Shorter intervals cost the name server more than a replica's sooner discovery is worth.
+pub const DNS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Labels of one endpoint of a discovery file: more than pods have.
+pub const LABELS_MAX: usize = 256;
 /// From one reading of an engine's `/v1/models` to the next.
 pub const MODELS_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -91,6 +91,13 @@ impl EndpointUrl {
         }
     }
 
+    /// `http` at a host, an IPv6 address with its brackets or without, and a port. Nothing where the host is none.
+    pub(crate) fn at(host: &str, port: u16) -> Option<Self> {
+        let is_bare = host.parse::<Ipv6Addr>().is_ok();
+        let host = if is_bare { format!("[{host}]") } else { host.to_owned() };
+        Self::new(&format!("http://{host}:{port}")).ok()
+    }
+
     fn from_parts(tls: bool, host: &Host<&str>, port: u16) -> Self {
         let authority = if port == default_port(tls) { host.to_string() } else { format!("{host}:{port}") };
         let host = match host {

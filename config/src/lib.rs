@@ -106,7 +106,7 @@ pub struct ClientTimeouts {
 /// What the command line says; it overrides the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `NAME=URL` of each `--endpoint`; one or more replace the list of the file's only pool.
+    /// `NAME=URL` of each `--endpoint`; one or more replace the list and the discovery of the file's only pool.
     pub endpoints: Vec<String>,
     /// `--policy`, for the file's only pool.
     pub policy: Option<String>,
@@ -125,7 +125,7 @@ pub struct Loaded {
     pub config: Config,
     /// Each value of the effective configuration, in the order of the documentation, for `check --explain`.
     pub settings: Vec<Setting>,
-    /// Every further file that was read: certificates, keys, secrets, scheduler configurations. Absolute, or relative to
+    /// Every further file that was read: certificates, keys, secrets, scheduler configurations, lists of endpoints. Absolute, or relative to
     /// the working directory.
     pub files: Vec<PathBuf>,
 }
@@ -161,7 +161,7 @@ pub fn load(file: Option<(&str, &str)>, flags: &Flags, outside: &dyn Outside) ->
 /// Checks a file as [`load`] does, but for what stands in environment variables and in files of keys and certificates:
 /// these need not be there. For a place that has no secrets, such as a repository of configurations.
 ///
-/// A scheduler's file is read all the same. Errors: all faults at once.
+/// A scheduler's file and a list of endpoints are read all the same. Errors: all faults at once.
 pub fn check_without_secrets(
     file: (&str, &str),
     flags: &Flags,

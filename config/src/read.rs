@@ -73,6 +73,8 @@ pub(crate) enum Place {
     /// Nowhere, or at fault there, so that the default holds.
     Default,
     File(At),
+    /// In a further file, of that place among those that were read.
+    Further(usize, At),
     Flag(&'static str),
 }
 
@@ -89,6 +91,15 @@ impl<T> Placed<T> {
         Placed { value: change(self.value), place: self.place, path: self.path }
     }
 
+    /// The same of a value that was read as if the further file of that place were the configuration.
+    pub(crate) fn in_file(self, further: usize) -> Self {
+        let place = match self.place {
+            Place::File(at) => Place::Further(further, at),
+            other => other,
+        };
+        Self { place, ..self }
+    }
+
     /// Whether the operator wrote it.
     pub(crate) fn is_written(&self) -> bool {
         self.place != Place::Default
@@ -99,7 +110,7 @@ impl<T> Placed<T> {
 pub(crate) struct Reader<'a> {
     file: &'a str,
     folder: PathBuf,
-    outside: &'a dyn Outside,
+    pub(crate) outside: &'a dyn Outside,
     /// The paths of all keys, to tell where an unknown one would have been in place; made when there is one.
     known: fn() -> HashSet<String>,
     known_paths: Option<HashSet<String>>,
@@ -170,11 +181,21 @@ impl<'a> Reader<'a> {
     pub(crate) fn fault(&mut self, place: Place, path: &str, reason: Reason) {
         match place {
             Place::File(at) => self.faults.add_at(self.file, at, path, reason),
+            Place::Further(file, at) => {
+                let mut of_file = Faults::default();
+                of_file.add_at(&self.further_name(file), at, path, reason);
+                self.faults.append(of_file);
+            }
             Place::Flag(flag) => self.faults.add_flag(flag, path, reason),
             Place::Default => {
                 self.faults.add(Fault { place: self.file.to_owned(), path: path.to_owned(), reason });
             }
         }
+    }
+
+    /// The name of a further file by its place; empty for one that was not read.
+    fn further_name(&self, file: usize) -> String {
+        self.files.get(file).map(|file| file.display().to_string()).unwrap_or_default()
     }
 
     /// Adds a fault of a value.
@@ -201,6 +222,9 @@ impl<'a> Reader<'a> {
         let origin = match place {
             Place::Default => "default".to_owned(),
             Place::File(At { line, column }) => format!("{}:{line}:{column}", self.file),
+            Place::Further(file, At { line, column }) => {
+                format!("{}:{line}:{column}", self.further_name(file))
+            }
             Place::Flag(flag) => flag.to_owned(),
         };
         self.setting_of(path, value, &origin);

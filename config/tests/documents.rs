@@ -163,6 +163,7 @@ fn the_schema_refuses_what_editors_can_see() {
         ("no weight", "pools: [{weights: {kv: -1}}]"),
         ("no address", "admin: localhost:9090"),
         ("no origin", "cors: {origins: [app.example]}"),
+        ("no port", "pools: [{discovery: {dns: vllm.default.svc}}]"),
     ] {
         assert!(!validator.is_valid(&tree(text)), "{shows}");
         assert!(given::file(text).is_err(), "{shows}");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use config::{
-    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Edge, Endpoint, Engine,
+    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Dns, Edge, Endpoint, Engine,
     EngineKind, Flags, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool, Protocol, Secret,
     ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
 };
@@ -68,7 +68,10 @@ fn chat(given: &Given) -> Pool {
                 ..endpoint("vllm-0", "https://127.0.0.1:8001")
             },
             endpoint("2001-db8--1-80", "http://[2001:db8::1]"),
+            endpoint("listed-0", "http://10.0.0.5:8000"),
+            endpoint("listed-1", "http://[2001:db8::2]:8001"),
         ],
+        dns: None,
         tls: ClientTls {
             ca: Some(authority),
             certificate: Some(certificate("router", given)),
@@ -141,7 +144,8 @@ fn every_key_is_read() {
     let loaded = load(Some(("f", EVERY_KEY)), &Flags::default(), &given).map_err(|faults| faults.to_string());
     let config = loaded.unwrap().config;
     assert_eq!(config.pools[0], chat(&given));
-    let rest = Pool { name: "rest".to_owned(), models_interval: None, ..default_pool() };
+    let dns = Dns { host: "vllm-headless.default.svc".to_owned(), port: 8000, interval: 7 * SECOND };
+    let rest = Pool { name: "rest".to_owned(), models_interval: None, dns: Some(dns), ..default_pool() };
     assert_eq!(config.pools[1..], [rest]);
     assert_eq!(config.edge, edge());
     let tls = ServerTls {

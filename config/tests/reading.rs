@@ -226,6 +226,7 @@ fn paths_are_from_the_folder_of_the_file() {
         "etc/tls/api.key",
         "etc/tls/authority.crt",
         "etc/secrets/key",
+        "etc/endpoints.yaml",
         "etc/tls/router.crt",
         "etc/tls/router.key",
     ];
@@ -249,11 +250,16 @@ fn what_holds_is_explained_and_secrets_are_not() {
         "pools[0].endpoints[0].key: ${ENGINE_KEY}  # f:42:14",
         "pools[0].endpoints[0].headers.X-Team: …  # f:44:19",
         "pools[0].endpoints[1].name: 2001-db8--1-80  # default",
-        "pools[1].models_interval: off  # f:72:22",
+        "pools[0].discovery.file: endpoints.yaml  # f:50:13",
+        "pools[0].endpoints[2].name: listed-0  # endpoints.yaml:2:9",
+        "pools[0].endpoints[3].url: http://[2001:db8::2]:8001  # endpoints.yaml:7:29",
+        "pools[1].endpoints: (none)  # default",
+        "pools[1].discovery.interval: 7s  # f:77:17",
+        "pools[1].models_interval: off  # f:74:22",
         "pools[1].load.scrape_interval: 100ms  # default",
-        "tenants[0].keys[0]: ${CHAT_KEY}  # f:75:12",
-        "tenants[1].keys[0]: sha256:…  # f:85:9",
-        "drain: 1h  # f:106:8",
+        "tenants[0].keys[0]: ${CHAT_KEY}  # f:80:12",
+        "tenants[1].keys[0]: sha256:…  # f:90:9",
+        "drain: 1h  # f:111:8",
     ] {
         let (value, origin) = line.split_once("  # ").unwrap();
         let found = text.lines().filter_map(|line| line.split_once("  # "));

@@ -251,7 +251,7 @@ fn every_fault_is_told_with_its_place() {
             ),
             &[
                 "f:4:29: dataLayer.injectDefaults: found \"false\", wanted true: loads are always read",
-                "f:4:47: dataLayer.discovery: found keys and values, wanted none: endpoints are the pool's",
+                "f:4:47: dataLayer.discovery: found keys and values, wanted none: nearest is the router's own pools[].discovery.file",
                 "f:4:105: dataLayer.crossReplicaSyncInterval: found \"1s\", wanted none: this router shares nothing with its peers",
             ][..],
         ),

@@ -8,12 +8,13 @@ mod given;
 use config::Flags;
 use given::{Given, file, with_flags};
 
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("structure", include_str!("fixtures/wrong/structure.txt")),
     ("values", include_str!("fixtures/wrong/values.txt")),
     ("weights", include_str!("fixtures/wrong/weights.txt")),
     ("endpoints", include_str!("fixtures/wrong/endpoints.txt")),
     ("pools", include_str!("fixtures/wrong/pools.txt")),
+    ("discovery", include_str!("fixtures/wrong/discovery.txt")),
     ("listeners", include_str!("fixtures/wrong/listeners.txt")),
     ("edge", include_str!("fixtures/wrong/edge.txt")),
     ("several", include_str!("fixtures/wrong/several.txt")),

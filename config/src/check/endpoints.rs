@@ -1,7 +1,8 @@
-//! The endpoints of a pool, from the file or from flags: each well-formed, no name and no address twice.
+//! The endpoints of a pool, from the file, from a further one or from flags: each well-formed, no name and no address twice.
 
 use std::collections::HashMap;
 
+use super::discovery::{self, Found};
 use super::headers;
 use super::names::{NAME, refuse_repeated};
 use crate::defaults::{ENDPOINT_WEIGHT_MAX, ENDPOINTS_MAX};
@@ -9,7 +10,7 @@ use crate::endpoint::WANTED_URL;
 use crate::faults::Reason;
 use crate::read::form::{Numbers, Text};
 use crate::read::{Key, Place, Placed, Reader, Section, live};
-use crate::{Endpoint, EndpointName, EndpointUrl, Flags};
+use crate::{Dns, Endpoint, EndpointName, EndpointUrl, Flags};
 
 const WANTED_FLAG: &str = "NAME=URL, such as a=http://127.0.0.1:8001";
 
@@ -37,18 +38,48 @@ pub(super) struct Written {
     pub(super) url: Placed<EndpointUrl>,
 }
 
-/// The endpoints of one pool; their addresses are compared, their names not yet.
-pub(super) fn read(pool: &mut Section<'_, '_>, flags: &Flags) -> Vec<Written> {
+/// The endpoints of one pool and where it finds more; their addresses are compared, their names not yet. Flags replace
+/// both.
+pub(super) fn read(pool: &mut Section<'_, '_>, flags: &Flags) -> (Vec<Written>, Option<Dns>) {
     let settings = pool.reader.settings.len();
     let from_file = pool.sections(ENDPOINTS, 0..=ENDPOINTS_MAX, item).map(|list| list.value);
-    let written = if flags.endpoints.is_empty() {
-        from_file.unwrap_or_default()
+    let discovery = discovery::read(pool);
+    let (written, dns) = if flags.endpoints.is_empty() {
+        let mut written = from_file.unwrap_or_default();
+        if let Some(found) = discovery.file {
+            append(pool, &mut written, found);
+        }
+        (written, discovery.dns)
     } else {
         pool.reader.settings.truncate(settings);
-        flagged(pool, &flags.endpoints)
+        (flagged(pool, &flags.endpoints), None)
     };
     refuse_repeated_addresses(pool.reader, &written);
-    written
+    (written, dns)
+}
+
+/// Appends what a discovery file lists.
+fn append(pool: &mut Section<'_, '_>, written: &mut Vec<Written>, found: Placed<Vec<Found>>) {
+    let count = written.len() + found.value.len();
+    if count > ENDPOINTS_MAX {
+        let reason = Reason::thing(
+            format_args!("{count} endpoints with those above"),
+            format_args!("at most {ENDPOINTS_MAX} of them"),
+        );
+        pool.reader.fault_of(&found, reason);
+        return;
+    }
+    let list = pool.path(ENDPOINTS.name);
+    if !pool.has(ENDPOINTS.name) && !found.value.is_empty() {
+        pool.reader.forget_setting(&list);
+    }
+    for Found { name, url } in found.value {
+        let path = format!("{list}[{}]", written.len());
+        pool.reader.setting(&format!("{path}.name"), name.value.to_string(), name.place);
+        pool.reader.setting(&format!("{path}.url"), url.value.to_string(), url.place);
+        let endpoint = Endpoint::new(name.value.clone(), url.value.clone());
+        written.push(Written { endpoint, name, url });
+    }
 }
 
 fn item(section: &mut Section<'_, '_>) -> Option<Written> {

@@ -107,7 +107,7 @@ fn refuse_shared(top: &mut Section<'_, '_>, bound: &[Placed<SocketAddr>]) {
 fn name(bound: &Placed<SocketAddr>) -> &str {
     match bound.place {
         Place::Flag(flag) => flag,
-        Place::File(_) | Place::Default => &bound.path,
+        Place::File(_) | Place::Further(..) | Place::Default => &bound.path,
     }
 }
 

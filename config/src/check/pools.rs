@@ -70,8 +70,8 @@ fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool, itself: Opt
     let scheduled = scoring::scheduled(section, itself);
     let engine = engine(section, scheduled.as_ref());
     let scoring = scoring::read(section, flags, scheduled.as_ref());
-    let endpoints = endpoints::read(section, flags);
-    let tls = tls(section, &endpoints);
+    let (endpoints, dns) = endpoints::read(section, flags);
+    let tls = tls(section, &endpoints, dns.is_some());
     let pool = Pool {
         name: name.as_ref().map_or(POOL_NAME, |name| name.value.as_str()).to_owned(),
         models: models.names(),
@@ -82,9 +82,9 @@ fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool, itself: Opt
         weights: scoring.weights,
         match_length: scoring.match_length,
         tuning: scoring.tuning,
-        dns: None,
         seed: scoring.seed,
         endpoints: endpoints.iter().map(|written| written.endpoint.clone()).collect(),
+        dns,
         tls,
         index: section.section(traffic::INDEX, |index| traffic::index(index, scheduled.as_ref())),
         load: section.section(traffic::LOAD, traffic::load),
@@ -150,14 +150,14 @@ fn series(text: &str) -> Result<String, Reason> {
 const TLS: Key = live("tls", "How engines are spoken to whose URL says `https`")
     .default_is("the system's authorities, no certificate of the router's own");
 
-/// TLS to engines; beside `http` URLs alone it would only seem to hold.
-fn tls(section: &mut Section<'_, '_>, endpoints: &[Written]) -> ClientTls {
+/// TLS to engines; beside `http` URLs alone, and what is found is one, it would only seem to hold.
+fn tls(section: &mut Section<'_, '_>, endpoints: &[Written], finds: bool) -> ClientTls {
     let Some(Placed { value, place, path }) = section.optional_section(TLS, tls::client) else {
         return ClientTls::default();
     };
-    let in_file = |written: &Written| matches!(written.url.place, Place::File(_));
+    let in_file = |written: &Written| matches!(written.url.place, Place::File(_) | Place::Further(..));
     let clear = |written: &Written| in_file(written) && !written.endpoint.url.tls();
-    if !endpoints.is_empty() && endpoints.iter().all(clear) {
+    if (finds || !endpoints.is_empty()) && endpoints.iter().all(clear) {
         let reason = Reason::thing("it beside http:// endpoints alone", "an https:// endpoint");
         section.reader.fault(place, &path, reason);
     }

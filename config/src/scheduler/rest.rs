@@ -83,9 +83,8 @@ fn data_layer(reading: &mut Reading<'_>, field: &Field<'_>, plugins: &[Plugin<'_
     let mut fields = Fields::of(reading, field);
     let injected = fields.boolean("injectDefaults");
     let sources = fields.list("sources");
-    for key in ["discovery", "peerDiscovery"] {
-        fields.refuse(key, "none: endpoints are the pool's");
-    }
+    fields.refuse("discovery", "none: nearest is the router's own pools[].discovery.file");
+    fields.refuse("peerDiscovery", "none: endpoints are the pool's");
     for key in [
         "crossReplica",
         "crossReplicaSyncerPluginRef",

@@ -12,6 +12,17 @@ use rcgen::{CertificateParams, KeyPair};
 /// Every key, each with a value that is not its default.
 pub(crate) const EVERY_KEY: &str = include_str!("../fixtures/every_key.yaml");
 
+/// The discovery file of [`EVERY_KEY`].
+pub(crate) const LISTED: &str = "\
+endpoints:
+- name: listed-0
+  namespace: engines
+  address: 10.0.0.5
+  port: \"8000\"
+  labels: {llm-d.ai/role: decode, empty: ''}
+- {name: listed-1, address: '2001:DB8::2', port: 8001}
+";
+
 /// Variables and files by their names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
@@ -41,6 +52,7 @@ impl Given {
         }
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         given
+            .file("endpoints.yaml", LISTED)
             .file("secrets/key", "sk-from-a-file\n")
             .file("secrets/empty", "\n")
             .file("tls/empty.crt", "")

@@ -40,6 +40,7 @@ pub(crate) fn default_pool() -> Pool {
         tuning: Tuning::DEFAULT,
         seed: 0,
         endpoints: vec![],
+        dns: None,
         tls: ClientTls::default(),
         index: Index {
             tokenizer: Tokenizer::Bytes,
