@@ -88,7 +88,10 @@ fn what_holds_is_explained_with_origins() {
     let output = run(&["check", "--explain", &example]);
     assert!(output.status.success());
     let told = text(&output.stdout);
-    for (value, origin) in [("drain: 30s", "yaml:16:8"), ("pools[0].policy: expected-ttft", "# default")] {
+    let written = std::fs::read_to_string(&example).unwrap();
+    let at = written.lines().position(|line| line.starts_with("drain: ")).unwrap() + 1;
+    let drain = format!("yaml:{at}:8");
+    for (value, origin) in [("drain: 30s", &*drain), ("pools[0].policy: expected-ttft", "# default")] {
         let line = told.lines().find(|line| line.starts_with(value));
         assert!(line.is_some_and(|line| line.ends_with(origin)), "{value} {origin}: {told}");
     }
