@@ -16,22 +16,17 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+import cost
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PATH = "/v1/chat/completions"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(port, path="/metrics"):
@@ -147,13 +142,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         try:
-            ports = {name: free_port() for name in "abcd"}
+            ports = {name: cost.free_port() for name in "abcd"}
             for name, port in ports.items():
                 started.append(subprocess.Popen([binary, "fake-server", "--name", name, "--port", str(port),
                                                  "--model", "m", "--slots", "200", "--cache-blocks", "20000", "--inter-token-ms", "10",
                                                  "--prefill-tokens-per-second", "200000"],
                                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            data, admin, file = free_port(), free_port(), folder / "prefixroute.yaml"
+            data, admin, file = cost.free_port(), cost.free_port(), folder / "prefixroute.yaml"
             file.write_text(configuration(ports, data, admin, ["a", "b", "c"], 1))
             for port in ports.values():
                 wait_for(port)

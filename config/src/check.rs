@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::defaults::{self, BYTES_MAX, DURATION_MAX};
+use crate::endpoint::{is_mended, secret_part};
 use crate::faults::{Faults, Reason};
 use crate::read::form::{Durations, Sizes, Switch, Text};
 use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
@@ -203,18 +204,12 @@ const TRACES_FORM: Text<String> = Text {
     show: String::clone,
 };
 
-/// Parts that may hold a secret are not repeated.
 fn traces_url(text: &str) -> Result<String, Reason> {
-    for (mark, part) in
-        [('@', "a URL with a user"), ('?', "a URL with a query"), ('#', "a URL with a fragment")]
-    {
-        if text.contains(mark) {
-            return Err(Reason::thing(part, WANTED_URL));
-        }
+    if let Some(part) = secret_part(text) {
+        return Err(Reason::thing(part, WANTED_URL));
     }
-    let mended = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\\';
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-    let plain = rest.is_some_and(|rest| !rest.starts_with('/')) && !text.contains(mended);
+    let plain = rest.is_some_and(|rest| !rest.starts_with('/')) && !text.contains(is_mended);
     match url::Url::parse(text) {
         Ok(url) if plain && url.port() != Some(0) => Ok(text.to_owned()),
         _ => Err(Reason::text(text, WANTED_URL)),

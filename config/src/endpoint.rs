@@ -148,23 +148,30 @@ impl fmt::Display for EndpointUrl {
 
 /// What a browser's URL parser would mend, drop or accept without a word.
 fn refuse_unwanted_parts(text: &str) -> Result<(), Reason> {
-    let part = match text {
-        _ if text.contains('@') => "a URL with a user",
-        _ if text.contains('?') => "a URL with a query",
-        _ if text.contains('#') => "a URL with a fragment",
-        _ if is_scoped(text) => "an address with a scope",
-        _ if is_plain(text) => return Ok(()),
-        _ => return Err(Reason::text(text, WANTED_URL)),
-    };
-    Err(Reason::thing(part, WANTED_URL))
+    let scope = || is_scoped(text).then_some("an address with a scope");
+    match secret_part(text).or_else(scope) {
+        Some(part) => Err(Reason::thing(part, WANTED_URL)),
+        None if is_plain(text) => Ok(()),
+        None => Err(Reason::text(text, WANTED_URL)),
+    }
+}
+
+/// What a URL has that may hold a secret, so that none of it is to be repeated.
+pub(crate) fn secret_part(text: &str) -> Option<&'static str> {
+    let parts = [('@', "a URL with a user"), ('?', "a URL with a query"), ('#', "a URL with a fragment")];
+    parts.into_iter().find_map(|(mark, part)| text.contains(mark).then_some(part))
+}
+
+/// Whether a browser's URL parser would drop it or take it for another.
+pub(crate) fn is_mended(letter: char) -> bool {
+    letter.is_whitespace() || letter.is_control() || letter == '\\'
 }
 
 /// The scheme and then the host, with nothing between that would be dropped: `http:///v1` has no host `v1`.
 fn is_plain(text: &str) -> bool {
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-    let mended = |letter: char| letter.is_whitespace() || letter.is_control() || letter == '\\';
-    known && !rest.starts_with('/') && !text.contains(mended)
+    known && !rest.starts_with('/') && !text.contains(is_mended)
 }
 
 fn is_allowed(letter: char) -> bool {

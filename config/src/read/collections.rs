@@ -24,12 +24,7 @@ impl<'a> Section<'_, 'a> {
     ) -> Option<Placed<Vec<Placed<F::Value>>>> {
         self.reader.describe(&key, || DefaultOf::words(key.default_words()), || list_of(&count, shape(form)));
         let path = self.path(key.name);
-        let Some((place, items)) = self.items(key, &count) else {
-            if !self.has(key.name) {
-                self.reader.setting(&path, key.default_shown(), Place::Default);
-            }
-            return None;
-        };
+        let (place, items) = self.items(key, &path, &count)?;
         let mut value = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let found = self.reader.single(item, &format!("{path}[{index}]"), form);
@@ -56,12 +51,7 @@ impl<'a> Section<'_, 'a> {
             let shape = || list_of(&count, Shape::Section(keys));
             self.reader.describe(&key, || DefaultOf::words(key.default_words()), shape);
         }
-        let Some((place, items)) = self.items(key, &count) else {
-            if !self.has(key.name) {
-                self.reader.setting(&path, key.default_shown(), Place::Default);
-            }
-            return None;
-        };
+        let (place, items) = self.items(key, &path, &count)?;
         let mut value = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let mut section = Section::new(self.reader, Some(item), format!("{path}[{index}]"), place);
@@ -138,19 +128,23 @@ impl<'a> Section<'_, 'a> {
         Some((key, value))
     }
 
-    /// The items of a list, as many as may be; told where there are too many or too few.
-    fn items(&mut self, key: Key, count: &RangeInclusive<usize>) -> Option<Items<'a>> {
-        let node = self.node(&key)?;
-        let (place, path) = (Place::File(node.at), self.path(key.name));
+    /// The items of the list at `path`, as many as may be; told where there are too many or too few. The default holds where
+    /// it is absent.
+    fn items(&mut self, key: Key, path: &str, count: &RangeInclusive<usize>) -> Option<Items<'a>> {
+        let Some(node) = self.node(&key) else {
+            self.reader.setting(path, key.default_shown(), Place::Default);
+            return None;
+        };
+        let place = Place::File(node.at);
         let Some(items) = node.list() else {
-            self.reader.wrong_kind(node, &path, "a list");
+            self.reader.wrong_kind(node, path, "a list");
             return None;
         };
         if !count.contains(&items.len()) {
             let (min, max) = (count.start(), count.end());
             let wanted =
                 if *min == 0 { format!("at most {max} of them") } else { format!("{min} to {max} of them") };
-            self.reader.fault(place, &path, Reason::thing(items.len(), wanted));
+            self.reader.fault(place, path, Reason::thing(items.len(), wanted));
         }
         Some((place, items.get(..*count.end()).unwrap_or(items)))
     }

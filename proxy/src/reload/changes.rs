@@ -107,28 +107,18 @@ fn tenants(old: &Config, new: &Config, words: &mut Vec<String>) {
 
 /// Every other key, by the values that hold.
 fn settings(old: &Loaded, new: &Loaded, words: &mut Vec<String>) {
-    let (before, now) = (by_name(old), by_name(new));
+    let (before, now) = (by_name(old, &new.config), by_name(new, &old.config));
     for (key, value) in &now {
         let differs = before.get(key).filter(|other| *other != value);
         words.extend(differs.map(|other| format!("{key}: {other} -> {value}")));
     }
-    let lone = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>, what: &str| -> Vec<_> {
-        one.keys().filter(|key| !other.contains_key(*key)).map(|key| format!("{key} {what}")).collect()
-    };
-    let pool_is_kept = |line: &String| {
-        let name = line.strip_prefix("pool ").and_then(|rest| rest.split(':').next());
-        name.is_none_or(|name| {
-            let has = |config: &Config| config.pools.iter().any(|pool| pool.name == name);
-            has(&old.config) && has(&new.config)
-        })
-    };
-    words.extend(lone(&now, &before, "set").into_iter().filter(pool_is_kept));
-    words.extend(lone(&before, &now, "unset").into_iter().filter(pool_is_kept));
+    words.extend(now.keys().filter(|key| !before.contains_key(*key)).map(|key| format!("{key} set")));
+    words.extend(before.keys().filter(|key| !now.contains_key(*key)).map(|key| format!("{key} unset")));
 }
 
-/// Values by their keys; a pool's by its name, so that a pool may change its place. Endpoints and tenants are told apart
-/// by name elsewhere.
-fn by_name(loaded: &Loaded) -> BTreeMap<String, String> {
+/// Values by their keys; a pool's by its name, so that a pool may change its place, where `other` has it too. Endpoints and
+/// tenants are told apart by name elsewhere.
+fn by_name(loaded: &Loaded, other: &Config) -> BTreeMap<String, String> {
     let named = |path: &str| -> Option<String> {
         let of_named = path.starts_with("tenants") || path.contains("].endpoints") || path.contains("].name");
         if of_named {
@@ -138,7 +128,8 @@ fn by_name(loaded: &Loaded) -> BTreeMap<String, String> {
             return Some(path.to_owned());
         };
         let pool = loaded.config.pools.get(place.parse::<usize>().ok()?)?;
-        Some(format!("pool {}: {key}", pool.name))
+        let is_kept = other.pools.iter().any(|it| it.name == pool.name);
+        is_kept.then(|| format!("pool {}: {key}", pool.name))
     };
     let settings = loaded.settings.iter();
     settings.filter_map(|setting| Some((named(&setting.path)?, setting.value.clone()))).collect()

@@ -9,6 +9,7 @@ mod discovery;
 mod marks;
 mod watch;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -142,17 +143,16 @@ impl Reloader {
     pub(crate) async fn reload(&self, why: &'static str) -> Option<Outcome> {
         let source = self.source.as_ref()?;
         let mut running = self.running.lock().await;
-        let outcome = match self.read(source).await {
+        let loaded = match self.read(source).await {
             Ok((loaded, marks)) => {
                 running.marks.update(marks);
-                match loaded {
-                    Ok(loaded) => self.apply(&mut running, loaded),
-                    Err(faults) => {
-                        Outcome::Refused { faults: faults.iter().map(ToString::to_string).collect() }
-                    }
-                }
+                loaded.map_err(|faults| faults.iter().map(ToString::to_string).collect())
             }
-            Err(fault) => Outcome::Refused { faults: vec![fault] },
+            Err(fault) => Err(vec![fault]),
+        };
+        let outcome = match loaded {
+            Ok(loaded) => self.apply(&mut running, loaded),
+            Err(faults) => Outcome::Refused { faults },
         };
         self.tell(&outcome, why);
         Some(outcome)
@@ -201,10 +201,10 @@ impl Reloader {
     /// From here on nothing can fail.
     fn swap(&self, live: Arc<Live>) {
         let before = self.router.replace_live(live.clone());
-        let kept = |endpoint: &Arc<Endpoint>, of: &Live| {
-            of.endpoints().any(|(_, other)| Arc::ptr_eq(other, endpoint))
-        };
-        for (_, gone) in before.endpoints().filter(|(_, endpoint)| !kept(endpoint, &live)) {
+        let endpoints_of =
+            |of: &Live| of.endpoints().map(|(_, endpoint)| Arc::as_ptr(endpoint)).collect::<HashSet<_>>();
+        let (were, are) = (endpoints_of(&before), endpoints_of(&live));
+        for (_, gone) in before.endpoints().filter(|(_, endpoint)| !are.contains(&Arc::as_ptr(endpoint))) {
             gone.retire();
         }
         for pool in &live.pools {
@@ -216,7 +216,7 @@ impl Reloader {
             }
             pool.known.changed.notify_waiters();
         }
-        for (pool, new) in live.endpoints().filter(|(_, endpoint)| !kept(endpoint, &before)) {
+        for (pool, new) in live.endpoints().filter(|(_, endpoint)| !were.contains(&Arc::as_ptr(endpoint))) {
             self.poll(pool, new);
         }
     }
