@@ -1,9 +1,10 @@
 //! The proxy: sockets, clocks and metrics around the picker.
 //!
-//! The folders read as the path of a request: [`mod@serve`] binds the listeners, `request` reads a body whole, decides,
+//! The folders read as the path of a request: [`mod@serve`] binds the listeners, `accept` takes connections, `request` reads a body whole, decides,
 //! forwards the original bytes and streams the answer back; `endpoints` is the fleet and what its engines last said;
 //! `upstream` is one HTTP/1.1 exchange with an engine; `tls` is what both sides' TLS needs; `learn` is what answers teach; `admin` is what operators see.
 
+mod accept;
 mod admin;
 mod client;
 mod clock;
