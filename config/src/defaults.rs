@@ -62,6 +62,30 @@ pub const MODEL_NAME_BYTES_MAX: usize = 256;
 pub const ATTEMPTS_MAX: NonZeroU32 = NonZeroU32::new(3).expect("3 is not 0");
 /// Most endpoints that one request may be tried at: past it a poisonous request would break a fleet.
 pub const ATTEMPTS_LIMIT: u64 = 10;
+/// Requests that are sent once more, in hundredths of all (Envoy's retry budget).
+pub const RETRY_BUDGET_PERCENT: u32 = 20;
+/// Failures in a row that leave an endpoint out (Envoy's `consecutive_5xx`).
+pub const FAILURES: NonZeroU32 = NonZeroU32::new(5).expect("5 is not 0");
+/// Most failures in a row that an operator may wait for.
+pub const FAILURES_LIMIT: u64 = 1_000;
+/// Time without a first token, while streams wait for one: longer than a prefill, shorter than a client's patience.
+pub const STALL: Duration = Duration::from_secs(30);
+/// Less would take a long prefill for a stall.
+pub const STALL_MIN: Duration = Duration::from_millis(100);
+/// How long an endpoint is left out the first time.
+pub const COOLDOWN: Duration = Duration::from_secs(5);
+/// The longest that doubling makes of it.
+pub const COOLDOWN_MAX: Duration = Duration::from_secs(30);
+/// From one look at an engine's health path to the next.
+pub const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+/// Shorter intervals cost the engine more than a sooner notice is worth.
+pub const HEALTH_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Requests that may wait at most: each holds its body in memory.
+pub const QUEUE_LIMIT: u64 = 100_000;
+/// How long one may wait.
+pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The highest priority.
+pub const PRIORITY_MAX: u64 = 100;
 /// Shorter intervals cost the engines more than an adapter's sooner discovery is worth.
 pub const MODELS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// From one look at the addresses of a name to the next.

@@ -35,6 +35,8 @@ pub struct Tenant {
     pub keys: Vec<KeyHash>,
     /// Whether nobody else's prompts are shared with this tenant's, in belief and in the engines.
     pub isolate: bool,
+    /// Goes before lower ones where requests wait for an endpoint; 100 at most.
+    pub priority: u8,
     /// What it may send.
     pub limits: TenantLimits,
 }

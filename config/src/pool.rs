@@ -1,7 +1,6 @@
 //! A pool: endpoints that serve the same models, and how one is chosen among them.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use picker::Tuning;
@@ -10,7 +9,7 @@ use picker::policy::Policy;
 use picker::score::Weights;
 use picker::score::prefix::MatchLength;
 
-use crate::{ClientTls, Endpoint, Tokenizer};
+use crate::{ClientTls, Endpoint, Health, PoolLimits, Queue, Retry, Tokenizer};
 
 /// The endpoints that serve the same models, and how one is chosen among them.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,8 +45,14 @@ pub struct Pool {
     pub index: Index,
     /// How the load of the endpoints is read.
     pub load: Load,
-    /// Endpoints that one request is tried at.
-    pub attempts_max: NonZeroU32,
+    /// What becomes of a request that an endpoint failed.
+    pub retry: Retry,
+    /// When an endpoint is left out.
+    pub health: Health,
+    /// Requests that may be in flight.
+    pub limits: PoolLimits,
+    /// Who waits beyond them.
+    pub queue: Queue,
     /// How long each step of a request may take.
     pub timeouts: Timeouts,
 }

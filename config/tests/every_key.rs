@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use config::{
     AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Dns, Edge, Endpoint, Engine,
-    EngineKind, Flags, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool, Protocol, Secret,
-    ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
+    EngineKind, Flags, Health, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool,
+    PoolLimits, Protocol, Queue, Retry, Secret, ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
 };
 use given::values::{SECOND, default_pool, endpoint, listener, strings};
 use given::{EVERY_KEY, Given};
@@ -89,7 +89,21 @@ fn chat(given: &Given) -> Pool {
             stale_after: 5 * SECOND,
             page_bytes_max: 64 << 10,
         },
-        attempts_max: NonZeroU32::new(5).unwrap(),
+        retry: Retry { attempts_max: NonZeroU32::new(5).unwrap(), budget_percent: 7, unanswered: true },
+        health: Health {
+            failures: NonZeroU32::new(9).unwrap(),
+            stall: None,
+            cooldown: 8 * SECOND,
+            cooldown_max: 80 * SECOND,
+            path: Some("/health".to_owned()),
+            interval: 16 * SECOND,
+        },
+        limits: PoolLimits { requests_max: some(500), endpoint_requests_max: some(64) },
+        queue: Queue {
+            requests_max: 250,
+            timeout: 18 * SECOND,
+            priority_header: Some("x-priority".to_owned()),
+        },
         timeouts: Timeouts {
             connect: Duration::from_millis(12),
             first_byte: 13 * 60 * SECOND,
@@ -110,6 +124,7 @@ fn edge() -> Edge {
                 name: "acme".to_owned(),
                 keys: vec![KeyHash::of(b"sk-chat-1"), KeyHash::of(b"sk-from-a-file")],
                 isolate: true,
+                priority: 60,
                 limits: TenantLimits {
                     requests_per_second: some(10),
                     burst: some(20),
@@ -122,6 +137,7 @@ fn edge() -> Edge {
                 name: "batch".to_owned(),
                 keys: vec![KeyHash(hash)],
                 isolate: false,
+                priority: 0,
                 limits: TenantLimits::default(),
             },
         ],

@@ -254,12 +254,12 @@ fn what_holds_is_explained_and_secrets_are_not() {
         "pools[0].endpoints[2].name: listed-0  # endpoints.yaml:2:9",
         "pools[0].endpoints[3].url: http://[2001:db8::2]:8001  # endpoints.yaml:7:29",
         "pools[1].endpoints: (none)  # default",
-        "pools[1].discovery.interval: 7s  # f:77:17",
-        "pools[1].models_interval: off  # f:74:22",
+        "pools[1].discovery.interval: 7s  # f:93:17",
+        "pools[1].models_interval: off  # f:90:22",
         "pools[1].load.scrape_interval: 100ms  # default",
-        "tenants[0].keys[0]: ${CHAT_KEY}  # f:80:12",
-        "tenants[1].keys[0]: sha256:…  # f:90:9",
-        "drain: 1h  # f:111:8",
+        "tenants[0].keys[0]: ${CHAT_KEY}  # f:96:12",
+        "tenants[1].keys[0]: sha256:…  # f:107:9",
+        "drain: 1h  # f:128:8",
     ] {
         let (value, origin) = line.split_once("  # ").unwrap();
         let found = text.lines().filter_map(|line| line.split_once("  # "));

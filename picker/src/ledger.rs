@@ -15,6 +15,13 @@ use crate::pace::Pace;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub u64);
 
+impl Micros {
+    /// The same in milliseconds.
+    pub fn millis(self) -> u64 {
+        self.0 / 1_000
+    }
+}
+
 /// What an endpoint has in flight from this router.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct InFlight {

@@ -27,6 +27,6 @@ impl Clock {
 
     /// Milliseconds now.
     pub(crate) fn millis(self) -> u64 {
-        self.now().0 / 1_000
+        self.now().millis()
     }
 }

@@ -238,6 +238,9 @@ async fn learning(router: Arc<Router>) {
     let mut ticks = interval(FIT_INTERVAL);
     loop {
         ticks.tick().await;
-        router.live().pools.iter().for_each(|pool| pool.fit_paces());
+        router.live().pools.iter().for_each(|pool| {
+            pool.fit_paces();
+            pool.look_after(router.clock);
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! Pools, each by itself and beside the others.
 
+mod failure;
 mod models;
 mod traffic;
 
@@ -9,9 +10,9 @@ use super::endpoints::{self, Written};
 use super::names::{NAME, refuse_repeated};
 use super::scoring::{self, Scheduled};
 use super::tls;
-use crate::defaults::{self, ATTEMPTS_LIMIT, POOL_NAME, POOLS_MAX};
+use crate::defaults::{POOL_NAME, POOLS_MAX};
 use crate::faults::Reason;
-use crate::read::form::{Choice, Integers, Text};
+use crate::read::form::{Choice, Text};
 use crate::read::{Key, Place, Placed, Section, live};
 use crate::scheduler::Scheduler;
 use crate::{ClientTls, EndpointName, Engine, EngineKind, Flags, Pool};
@@ -88,7 +89,10 @@ fn pool(section: &mut Section<'_, '_>, flags: &Flags, is_only: bool, itself: Opt
         tls,
         index: section.section(traffic::INDEX, |index| traffic::index(index, scheduled.as_ref())),
         load: section.section(traffic::LOAD, traffic::load),
-        attempts_max: section.section(RETRY, attempts_max),
+        retry: section.section(failure::RETRY, failure::retry),
+        health: section.section(failure::HEALTH, failure::health),
+        limits: section.section(failure::LIMITS, failure::limits),
+        queue: section.section(failure::QUEUE, failure::queue),
         timeouts: section.section(traffic::TIMEOUTS, traffic::timeouts),
     };
     Read { pool, place: section.place(), name, models, endpoints }
@@ -162,13 +166,4 @@ fn tls(section: &mut Section<'_, '_>, endpoints: &[Written], finds: bool) -> Cli
         section.reader.fault(place, &path, reason);
     }
     value
-}
-
-const RETRY: Key = live("retry", "What happens when an endpoint fails before the first byte of an answer");
-const ATTEMPTS: Key = live("attempts_max", "Endpoints that one request is tried at");
-
-fn attempts_max(section: &mut Section<'_, '_>) -> std::num::NonZeroU32 {
-    let form = Integers { min: 1, max: ATTEMPTS_LIMIT };
-    let attempts = section.value(ATTEMPTS, &form, u64::from(defaults::ATTEMPTS_MAX.get())).value;
-    u32::try_from(attempts).ok().and_then(std::num::NonZeroU32::new).unwrap_or(defaults::ATTEMPTS_MAX)
 }

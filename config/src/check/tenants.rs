@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::headers;
 use super::names::{NAME, refuse_repeated};
-use crate::defaults::{TENANT_KEYS_MAX, TENANTS_MAX};
+use crate::defaults::{PRIORITY_MAX, TENANT_KEYS_MAX, TENANTS_MAX};
 use crate::faults::Reason;
 use crate::read::form::{Form, Integers, Sizes, Switch};
 use crate::read::{Key, Placed, REQUIRED, SecretForm, Section, Source, live};
@@ -21,6 +21,8 @@ const ISOLATE: Key = live(
     "isolate",
     "Whether nobody else's prompts are shared with this tenant's, in belief and in the engines; needs cache_salt_secret",
 );
+const PRIORITY: Key =
+    live("priority", "Who goes first where requests wait for an endpoint (`pools[].queue`): the higher");
 const LIMITS: Key = live("limits", "What the tenant may send; more is answered 429");
 const RATE: Key = live("requests_per_second", "Requests a second, in the mean").default_is("unlimited");
 const BURST: Key = live("burst", "Requests at once, beyond the mean").default_is("requests_per_second");
@@ -60,10 +62,14 @@ fn tenant(section: &mut Section<'_, '_>, has_salt_secret: bool) -> Option<Writte
         let wanted = "cache_salt_secret: ${NAME} or file:PATH beside tenants, at least 16 bytes";
         section.reader.fault_of(&isolate, Reason::thing("true without cache_salt_secret", wanted));
     }
+    let priorities = Integers { min: 0, max: PRIORITY_MAX };
+    let priority = section.value(PRIORITY, &priorities, 0).value;
+    let priority = u8::try_from(priority).unwrap_or_default();
     let limits = section.section(LIMITS, limits);
     let name = name?;
     let hashes = keys.iter().map(|key| key.value).collect();
-    let tenant = Tenant { name: name.value.to_string(), keys: hashes, isolate: isolate.value, limits };
+    let isolate = isolate.value;
+    let tenant = Tenant { name: name.value.to_string(), keys: hashes, isolate, priority, limits };
     Some((tenant, name.map(|_| ()), keys))
 }
 

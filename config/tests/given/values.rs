@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use config::{
-    ClientTls, Endpoint, EndpointName, EndpointUrl, Engine, Index, Listener, Load, Pool, Protocol, Timeouts,
-    Tokenizer,
+    ClientTls, Endpoint, EndpointName, EndpointUrl, Engine, Health, Index, Listener, Load, Pool, PoolLimits,
+    Protocol, Queue, Retry, Timeouts, Tokenizer,
 };
 use picker::Tuning;
 use picker::hash::BlockSize;
@@ -53,7 +53,17 @@ pub(crate) fn default_pool() -> Pool {
             stale_after: 2 * SECOND,
             page_bytes_max: 4 << 20,
         },
-        attempts_max: NonZeroU32::new(3).unwrap(),
+        retry: Retry { attempts_max: NonZeroU32::new(3).unwrap(), budget_percent: 20, unanswered: false },
+        health: Health {
+            failures: NonZeroU32::new(5).unwrap(),
+            stall: Some(30 * SECOND),
+            cooldown: 5 * SECOND,
+            cooldown_max: 30 * SECOND,
+            path: None,
+            interval: 5 * SECOND,
+        },
+        limits: PoolLimits::default(),
+        queue: Queue { requests_max: 0, timeout: 30 * SECOND, priority_header: None },
         timeouts: Timeouts {
             connect: SECOND,
             first_byte: 1800 * SECOND,

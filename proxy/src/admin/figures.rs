@@ -1,17 +1,30 @@
-//! Figures of endpoints and tenants for the metrics page.
+//! Figures of pools, endpoints and tenants for the metrics page.
 
 use std::time::Instant;
 
 use crate::clock::Clock;
 use crate::edge::tenants::Tenant;
 use crate::endpoints::Endpoint;
-use crate::metrics::{Figures, Row, TenantFigures};
+use crate::metrics::{Figures, PoolFigures, Row, TenantFigures};
 use crate::pool::Pool;
 
 /// The endpoint as it is now.
 pub(super) fn row(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Row<Figures> {
     let labels = format!("endpoint=\"{}\",pool=\"{}\"", endpoint.name, pool.config.name);
     Row { labels, figures: figures(pool, endpoint, clock) }
+}
+
+/// The pool as it is now.
+pub(super) fn pool(pool: &Pool) -> Row<PoolFigures> {
+    let (gate, retries_denied) = (&pool.known.gate, pool.known.retries_denied.read());
+    let figures = PoolFigures {
+        in_flight: gate.in_flight(),
+        waiting: gate.length(),
+        waited: gate.waited.read(),
+        saturated: [gate.refused.read(), gate.expired.read()],
+        retries_denied,
+    };
+    Row { labels: format!("pool=\"{}\"", pool.config.name), figures }
 }
 
 /// The tenant as it is now.
@@ -26,8 +39,12 @@ fn figures(pool: &Pool, endpoint: &Endpoint, clock: Clock) -> Figures {
     let pace = endpoint.pace.load();
     let size = pool.known.index.size(endpoint.id());
     let (scraped, failed, _) = endpoint.scrapes();
-    let counters = &endpoint.counters;
+    let (counters, health) = (&endpoint.counters, &endpoint.health);
     Figures {
+        is_out: health.is_out(),
+        is_busy: health.is_busy(clock.at(now).millis()),
+        ejections: health.ejections.read(),
+        failures: std::array::from_fn(|place| health.failures[place].read()),
         usable: endpoint.usable(now, pool.config.load.stale_after),
         answers: std::array::from_fn(|place| counters.answers[place].read()),
         connect_failures: counters.connect_failures.read(),

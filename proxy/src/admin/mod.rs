@@ -143,11 +143,12 @@ impl Admin {
         };
         router.metrics.index(memory.fold(Memory::default(), sum));
         router.metrics.memos(live.pools.iter().map(|pool| &pool.known.memo));
+        let pools: Vec<_> = live.pools.iter().map(|pool| figures::pool(pool)).collect();
         let rows: Vec<_> =
             live.endpoints().map(|(pool, endpoint)| figures::row(pool, endpoint, router.clock)).collect();
         let tenants: Vec<_> = live.edge.tenants.list().iter().map(|tenant| figures::tenant(tenant)).collect();
         router.metrics.access_log_dropped(live.access_log.as_ref().map_or(0, |log| log.dropped()));
-        let body = router.metrics.render(&rows, &tenants);
+        let body = router.metrics.render(&pools, &rows, &tenants);
         Page { status: 200, content_type: "text/plain; version=0.0.4", body }
     }
 
@@ -166,7 +167,9 @@ impl Admin {
             Ok(placed) => placed,
             Err(_) => return Page::json(404, &json!({"error": "no pool serves the model"})),
         };
-        let candidates = placed.pool.candidates(placed.model.as_deref(), self.router.clock);
+        let Ok(candidates) = placed.pool.candidates(placed.model.as_deref(), self.router.clock) else {
+            return Page::json(200, &show::saturated(api, &placed.pool));
+        };
         let started = Instant::now();
         let ask = Ask { api, body: &placed.body, tenant: b"", session: session_id(session.req_header()) };
         match candidates.pool.decide(&ask, &candidates.list, self.router.clock, self.router.turns()) {

@@ -62,6 +62,8 @@ fn pool(pool: &Pool) -> Value {
         "block_tokens": pool.rules.block.tokens(),
         "models": pool.config.models,
         "ready": pool.ready(),
+        "in_flight": pool.known.gate.in_flight(),
+        "waiting": pool.known.gate.length(),
     })
 }
 
@@ -94,6 +96,8 @@ fn endpoint(router: &Router, pool: &Pool, endpoint: &Arc<Endpoint>) -> Value {
         "weight": pool.member(endpoint).map(|member| member.weight),
         "url": endpoint.url.to_string(),
         "usable": endpoint.usable(now, stale_after),
+        "standing": pool.standing(endpoint, now, router.clock).name(),
+        "failures_in_a_row": endpoint.health.in_a_row(),
         "asleep": endpoint.asleep(now, stale_after),
         "waiting": load.waiting,
         "running": load.running,
@@ -145,6 +149,11 @@ fn recent(entry: &Entry) -> Value {
     shown["trouble"] = json!(entry.trouble);
     shown["decision_us"] = json!(entry.took.as_nanos() as f64 / 1e3);
     shown
+}
+
+/// What a request would get that finds no room.
+pub(super) fn saturated(api: Api, pool: &Pool) -> Value {
+    json!({"api": api.name(), "pool": pool.config.name, "endpoint": null, "order": [], "saturated": true})
 }
 
 /// A decision that was not carried out.

@@ -21,6 +21,8 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     /// What it may send.
     pub(crate) limits: Limits,
+    /// Goes before lower ones where requests wait.
+    pub(crate) priority: u8,
     /// What keeps its prompts apart, if something does.
     pub(crate) isolation: Option<Isolation>,
     pub(crate) counters: Arc<TenantCounters>,
@@ -47,6 +49,7 @@ impl Tenants {
             Arc::new(Tenant {
                 name: tenant.name.clone(),
                 limits: Limits::after(before.map(|tenant| &tenant.limits), &tenant.limits),
+                priority: tenant.priority,
                 isolation: secret.map(|secret| Isolation::new(secret, &tenant.name)),
                 counters: before.map(|tenant| tenant.counters.clone()).unwrap_or_default(),
             })
@@ -120,6 +123,7 @@ mod tests {
         let hash =
             |key: &&str| KeyHash(digest(&SHA256, key.as_bytes()).as_ref().try_into().expect("32 bytes"));
         config::Tenant {
+            priority: 0,
             name: name.to_owned(),
             keys: keys.iter().map(hash).collect(),
             isolate,

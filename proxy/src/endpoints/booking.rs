@@ -7,7 +7,7 @@ use picker::hash::{BlockHash, Blocks};
 use picker::ledger::{Booked, Micros, Request};
 use picker::pace::Pace;
 
-use super::Endpoint;
+use super::{Endpoint, Held};
 use crate::clock::Clock;
 
 /// Prefixes in the making that are kept for one endpoint. Beyond, nothing is predicted there.
@@ -26,8 +26,9 @@ pub(crate) struct Wanted<'a> {
 
 /// Load booked on an endpoint, released when this is dropped.
 pub(crate) struct Booking {
-    endpoint: Arc<Endpoint>,
+    held: Held,
     clock: Clock,
+    is_streamed: bool,
     /// There until it is released.
     booked: Option<Booked>,
     making: Option<u64>,
@@ -43,8 +44,8 @@ pub(crate) struct Booking {
 
 impl Booking {
     /// Books one request. HOT: no allocation once the endpoint has been busy.
-    pub(crate) fn new(endpoint: Arc<Endpoint>, wanted: Wanted<'_>, clock: Clock) -> Self {
-        let now = clock.now();
+    pub(crate) fn new(held: Held, wanted: Wanted<'_>, clock: Clock) -> Self {
+        let (now, endpoint) = (clock.now(), held.endpoint());
         let uncached_tokens = wanted.uncached_tokens();
         let pace = endpoint.pace.load();
         let overhead = if wanted.blocks.total() > 0 { pace.overhead } else { 0.0 };
@@ -54,9 +55,13 @@ impl Booking {
         let (expected_blocks, making) = endpoint.making.enter(wanted);
         let drops = endpoint.trust.drops();
         endpoint.note_request(now);
+        if is_streamed {
+            endpoint.health.begin_waiting(now.millis());
+        }
         Self {
-            endpoint,
+            held,
             clock,
+            is_streamed,
             booked,
             making,
             since: now,
@@ -69,7 +74,7 @@ impl Booking {
 
     /// Where it is booked.
     pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
-        &self.endpoint
+        self.held.endpoint()
     }
 
     /// The first token has come; only the first call counts.
@@ -78,19 +83,22 @@ impl Booking {
             let now = self.clock.now();
             self.first_token = Some(now);
             self.computed(now);
+            if self.is_streamed {
+                self.endpoint().health.end_waiting(true, now.millis());
+            }
         }
     }
 
     /// The engine said how many tokens it computed.
     pub(crate) fn correct(&self, uncached_tokens: u32) {
         if let Some(booked) = &self.booked {
-            self.endpoint.ledger.correct(booked, uncached_tokens, self.clock.now());
+            self.endpoint().ledger.correct(booked, uncached_tokens, self.clock.now());
         }
     }
 
     /// Seconds of computing that the request is taken for.
     pub(crate) fn work(&self) -> f64 {
-        self.endpoint.pace.load().work(self.uncached_tokens.into())
+        self.endpoint().pace.load().work(self.uncached_tokens.into())
     }
 
     /// Seconds of other prompts that were ahead.
@@ -104,11 +112,12 @@ impl Booking {
     }
 
     fn computed(&mut self, now: Micros) {
+        let endpoint = self.held.endpoint();
         if let Some(booked) = &mut self.booked {
-            self.endpoint.ledger.first_token(booked, now);
+            endpoint.ledger.first_token(booked, now);
         }
         if let Some(number) = self.making.take() {
-            self.endpoint.making.leave(number);
+            endpoint.making.leave(number);
         }
     }
 }
@@ -117,8 +126,11 @@ impl Drop for Booking {
     fn drop(&mut self) {
         let now = self.clock.now();
         self.computed(now);
+        if self.is_streamed && self.first_token.is_none() {
+            self.endpoint().health.end_waiting(false, now.millis());
+        }
         if let Some(booked) = self.booked.take() {
-            self.endpoint.ledger.release(booked, now);
+            self.endpoint().ledger.release(booked, now);
         }
     }
 }

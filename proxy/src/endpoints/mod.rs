@@ -2,18 +2,21 @@
 
 pub(crate) mod adapters;
 pub(crate) mod booking;
+pub(crate) mod health;
 pub(crate) mod load;
 pub(crate) mod model_list;
 mod pace;
 mod page;
 pub(crate) mod poll;
+pub(crate) mod poll_health;
 pub(crate) mod poll_models;
 pub(crate) mod prometheus;
 mod trust;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -31,6 +34,7 @@ use crate::pool::Seat;
 use crate::tls::client::EndpointTls;
 use crate::upstream::Transport;
 use booking::Making;
+use health::Health;
 use load::{Ours, Sample};
 use model_list::ModelList;
 use pace::LearnedPace;
@@ -58,7 +62,11 @@ pub(crate) struct Endpoint {
     pub(crate) pace: LearnedPace,
     /// How far the belief in it has proved right.
     pub(crate) trust: Trust,
+    /// How it has answered lately.
+    pub(crate) health: Health,
     making: Making,
+    /// Requests that hold a place there.
+    held: AtomicU32,
     unreachable: AtomicBool,
     /// When it was last sent a request, in milliseconds of the router's clock.
     last_request_ms: AtomicU64,
@@ -67,6 +75,31 @@ pub(crate) struct Endpoint {
     last_error: Mutex<Option<String>>,
     /// Set when the configuration has it no more.
     retired: CancellationToken,
+}
+
+/// A request's place at an endpoint, given back when dropped.
+pub(crate) struct Held(Arc<Endpoint>);
+
+impl Held {
+    /// `None` if so many are held there.
+    pub(crate) fn take(endpoint: &Arc<Endpoint>, limit: Option<NonZeroU32>) -> Option<Self> {
+        let limit = limit.map_or(u32::MAX, NonZeroU32::get);
+        let more = |count: u32| (count < limit).then_some(count + 1);
+        endpoint.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+        Some(Self(endpoint.clone()))
+    }
+
+    /// Where it is.
+    pub(crate) fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::AcqRel);
+        self.0.seat.known().gate.call();
+    }
 }
 
 impl Endpoint {
@@ -87,7 +120,9 @@ impl Endpoint {
             ledger: Ledger::default(),
             pace: LearnedPace::default(),
             trust: Trust::default(),
+            health: Health::default(),
             making: Making::default(),
+            held: AtomicU32::new(0),
             unreachable: AtomicBool::new(true),
             last_request_ms: AtomicU64::new(0),
             scrapes_ok: AtomicU64::new(0),
@@ -95,6 +130,14 @@ impl Endpoint {
             last_error: Mutex::new(None),
             retired: CancellationToken::new(),
         }
+    }
+
+    /// One of a pool of its own.
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Self {
+        let name = config::EndpointName::new("a").expect("a name");
+        let url = config::EndpointUrl::new("http://a").expect("a URL");
+        Self::new(Seat::for_test(), &config::Endpoint::new(name, url))
     }
 
     /// Which it is in the index of its pool.
@@ -129,6 +172,13 @@ impl Endpoint {
         }
     }
 
+    /// An answer came whole, or a token: the engine works.
+    pub(crate) fn note_answer(&self) {
+        if self.health.answered() {
+            tracing::info!(endpoint = self.name, "endpoint is back");
+        }
+    }
+
     /// Where to connect, and how. Resolves the name when that is not known; `None` when it does not resolve.
     pub(crate) async fn transport(&self, tls: Option<&Arc<EndpointTls>>) -> Option<Transport> {
         Some(Transport { address: self.address().await?, tls: tls.cloned() })
@@ -155,6 +205,11 @@ impl Endpoint {
         }
         head.extend_from_slice(b"\r\n");
         head
+    }
+
+    /// Requests that hold a place there.
+    pub(crate) fn held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// What this router has in flight there.
@@ -211,7 +266,7 @@ impl Endpoint {
 
     /// A request is sent there.
     fn note_request(&self, now: Micros) {
-        self.last_request_ms.store((now.0 / 1_000).max(1), Ordering::Relaxed);
+        self.last_request_ms.store(now.millis().max(1), Ordering::Relaxed);
     }
 
     /// When it was last sent a request, in milliseconds of the router's clock; 0 for never.

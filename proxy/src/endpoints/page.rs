@@ -65,7 +65,11 @@ async fn whole(
     asked: impl FnOnce(),
 ) -> Result<(), PageError> {
     let transport = member.transport().await.ok_or(PageError::Resolve)?;
-    let connection = scraper.connect(transport).await?;
+    // An old connection proves nothing of an endpoint that takes no new ones.
+    let connection = match member.endpoint.reachable() {
+        true => scraper.connect(transport).await?,
+        false => scraper.connect_anew(transport).await?,
+    };
     asked();
     let mut answer =
         scraper.exchange(connection, Request { head, body: b"", bodiless: false }, limit).await?;

@@ -142,6 +142,7 @@ impl<'a> Poller<'a> {
         let sample = Sample::after(before.as_deref(), &report, Instant::now(), self.ours);
         if before.as_ref().is_some_and(|before| sample.restarted_since(before)) {
             pool.forget(&self.endpoint, "engine restarted");
+            self.endpoint.health.begin_anew();
         }
         let asleep = sample.fell_asleep_since(before.as_deref());
         self.resize(pool, self.endpoint.trust.of(pool.capacity_blocks(&sample)));

@@ -1,6 +1,7 @@
 //! What is counted of each endpoint, and its lines on the page.
 
 use super::rows::{Count, Family, Series, counter, gauge};
+use crate::endpoints::health::Failure;
 
 /// Figures of one endpoint that are counted as they happen.
 #[derive(Debug, Default)]
@@ -20,6 +21,10 @@ pub(crate) struct EndpointCounters {
 #[derive(Default)]
 pub(crate) struct Figures {
     pub(crate) usable: bool,
+    pub(crate) is_out: bool,
+    pub(crate) is_busy: bool,
+    pub(crate) ejections: u64,
+    pub(crate) failures: [u64; Failure::NAMES.len()],
     pub(crate) answers: [u64; 5],
     pub(crate) connect_failures: u64,
     pub(crate) scrapes: [u64; 2],
@@ -43,7 +48,7 @@ pub(crate) struct Figures {
 }
 
 /// What the page shows of each endpoint.
-pub(super) const FAMILIES: [Family<Figures>; 21] = [
+pub(super) const FAMILIES: [Family<Figures>; 25] = [
     Family {
         name: "prefixroute_endpoint_answers_total",
         kind: "counter",
@@ -68,6 +73,27 @@ pub(super) const FAMILIES: [Family<Figures>; 21] = [
         |of| f64::from(u8::from(of.usable)),
         "1 when the last connect to the endpoint succeeded and its engine is awake.",
     ),
+    gauge(
+        "prefixroute_endpoint_left_out",
+        |of| f64::from(u8::from(of.is_out)),
+        "1 while an endpoint is left out for failures, or by its health path.",
+    ),
+    gauge(
+        "prefixroute_endpoint_busy",
+        |of| f64::from(u8::from(of.is_busy)),
+        "1 while an endpoint is spared because it answered 429 or 503.",
+    ),
+    counter(
+        "prefixroute_endpoint_ejections_total",
+        |of| of.ejections as f64,
+        "Times that an endpoint was left out for failures.",
+    ),
+    Family {
+        name: "prefixroute_endpoint_failures_total",
+        kind: "counter",
+        help: "Requests that failed at an endpoint, and stalls of it, by kind.",
+        series: Series::By("kind", &Failure::NAMES, |of, place| of.failures[place] as f64),
+    },
     gauge(
         "prefixroute_endpoint_in_flight",
         |of| of.in_flight.into(),

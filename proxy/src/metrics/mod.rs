@@ -5,6 +5,7 @@
 //! go with it.
 
 mod endpoint;
+mod pool;
 mod rows;
 mod tenant;
 
@@ -17,7 +18,8 @@ use picker::read::{Api, Unreadable};
 
 use crate::reload::Outcome;
 pub(crate) use endpoint::{EndpointCounters, Figures};
-pub(crate) use rows::Row;
+pub(crate) use pool::PoolFigures;
+pub(crate) use rows::{Count, Row};
 pub(crate) use tenant::{TenantCounters, TenantFigures};
 
 const DECISION: &str = "prefixroute_decision_seconds";
@@ -64,6 +66,8 @@ pub(crate) enum Kind {
     UpstreamTimeout,
     /// 503: no endpoint at all.
     NoEndpoint,
+    /// 429: all endpoints have as many requests as they may, or asked for a pause.
+    Saturated,
     /// 503: no memory for the body in time.
     Overloaded,
     /// The upstream broke after its first byte.
@@ -76,7 +80,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Each with its name, in the order of [`Kind`].
-    pub(crate) const ALL: [(Self, &'static str); 18] = [
+    pub(crate) const ALL: [(Self, &'static str); 19] = [
         (Self::BadRequest, "bad_request"),
         (Self::DuplicateSalt, "duplicate_salt"),
         (Self::Unsalted, "prompt_not_isolated"),
@@ -91,14 +95,15 @@ impl Kind {
         (Self::UpstreamBroke, "upstream_broke"),
         (Self::UpstreamTimeout, "upstream_timeout"),
         (Self::NoEndpoint, "no_endpoint"),
+        (Self::Saturated, "saturated"),
         (Self::Overloaded, "overloaded"),
         (Self::MidStream, "mid_stream"),
         (Self::ClientGone, "client_gone"),
         (Self::Aborted, "aborted"),
     ];
 
-    /// Whether it is the client's own doing.
-    pub(crate) fn is_clients(self) -> bool {
+    /// Whether a line each would only fill a disk: what clients do wrong, and load that is turned away.
+    pub(crate) fn is_quiet(self) -> bool {
         match self {
             Self::BadRequest
             | Self::DuplicateSalt
@@ -106,7 +111,7 @@ impl Kind {
             | Self::InvalidKey
             | Self::ModelNotFound => true,
             Self::PathNotServed | Self::MethodNotAllowed | Self::RequestTimeout | Self::BodyTooLarge => true,
-            Self::RateLimited | Self::ClientGone => true,
+            Self::RateLimited | Self::Saturated | Self::ClientGone => true,
             Self::Unreachable | Self::UpstreamBroke | Self::UpstreamTimeout | Self::NoEndpoint => false,
             Self::Overloaded | Self::MidStream | Self::Aborted => false,
         }
@@ -151,9 +156,15 @@ impl Metrics {
         Self { handle, handles }
     }
 
-    /// The page of `/metrics`, with the endpoints and tenants of this moment.
-    pub(crate) fn render(&self, endpoints: &[Row<Figures>], tenants: &[Row<TenantFigures>]) -> String {
+    /// The page of `/metrics`, with the pools, endpoints and tenants of this moment.
+    pub(crate) fn render(
+        &self,
+        pools: &[Row<PoolFigures>],
+        endpoints: &[Row<Figures>],
+        tenants: &[Row<TenantFigures>],
+    ) -> String {
         let mut page = self.handle.render();
+        rows::render(&pool::FAMILIES, pools, &mut page);
         rows::render(&endpoint::FAMILIES, endpoints, &mut page);
         if !tenants.is_empty() {
             rows::render(&tenant::FAMILIES, tenants, &mut page);

@@ -14,9 +14,12 @@ use picker::sessions::Sessions;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::budget::Budget;
+use super::gate::Gate;
 use super::{Candidates, Lacking};
 use crate::clock::Clock;
 use crate::learn::tokens::Ratios;
+use crate::metrics::Count;
 
 /// At most one request in this time goes to an endpoint whose figures are unknown, so that it is never left out for good.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,6 +38,12 @@ pub(crate) struct Knowledge {
     pub(super) lacking: ArcSwap<Lacking>,
     /// Wakes the pollers when their settings have changed.
     pub(crate) changed: Notify,
+    /// What is in flight, and who waits.
+    pub(crate) gate: Gate,
+    /// Requests that may be sent once more.
+    pub(crate) budget: Budget,
+    /// Those that were not, because the budget was spent.
+    pub(crate) retries_denied: Count,
     next_probe_ms: AtomicU64,
     ids: Mutex<Ids>,
 }
@@ -98,6 +107,17 @@ impl Seat {
         let seat = Self { id: EndpointId(known.ids.lock().take()), known: known.clone() };
         known.index.join(seat.id, capacity_blocks)?;
         Ok(seat)
+    }
+
+    /// A place in knowledge of its own.
+    #[cfg(test)]
+    pub(crate) fn for_test() -> Self {
+        Self::take(&Arc::default(), 8).expect("room for one")
+    }
+
+    /// What it is a place in.
+    pub(crate) fn known(&self) -> &Arc<Knowledge> {
+        &self.known
     }
 
     /// The endpoint in the index.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use picker::belief::EndpointId;
-use picker::score::Candidate;
 
 use crate::endpoints::model_list::ModelList;
 
@@ -32,16 +31,12 @@ impl Lacking {
         Self(lacking)
     }
 
-    /// Drops those that do not serve the model, unless nobody is left: lists may be old, and the engine is the judge. HOT: a
-    /// look at an empty map where replicas are alike.
-    pub(super) fn drop_from(&self, candidates: &mut Vec<Candidate>, model: &str) {
+    /// Those that do not serve the model. HOT: a look at an empty map where replicas are alike.
+    pub(super) fn without(&self, model: &str) -> &[EndpointId] {
         if self.0.is_empty() {
-            return;
+            return &[];
         }
-        let Some(without) = self.0.get(model) else { return };
-        if candidates.iter().any(|to| !without.contains(&to.id)) {
-            candidates.retain(|to| !without.contains(&to.id));
-        }
+        self.0.get(model).map_or(&[], |without| without)
     }
 
     /// Whether every endpoint serves what any does.
@@ -54,8 +49,6 @@ impl Lacking {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::time::Instant;
-
-    use picker::load::Load;
 
     use super::*;
 
@@ -80,19 +73,9 @@ mod tests {
             ("nobody tells anything", vec![None, None], "base", vec![0, 1]),
         ] {
             let named: Vec<_> = (0..).map(EndpointId).zip(lists).collect();
-            let candidate = |(id, _): &(EndpointId, _)| Candidate::new(*id, Load::default());
-            let mut candidates: Vec<_> = named.iter().map(candidate).collect();
-            Lacking::of(&named).drop_from(&mut candidates, model);
-            let left: Vec<_> = candidates.iter().map(|to| to.id.0).collect();
-            assert_eq!(left, wanted, "{shows}");
+            let lacking = Lacking::of(&named);
+            let left = named.iter().filter(|(id, _)| !lacking.without(model).contains(id));
+            assert_eq!(left.map(|(id, _)| id.0).collect::<Vec<_>>(), wanted, "{shows}");
         }
-    }
-
-    #[test]
-    fn the_last_candidate_stays() {
-        let named = [(EndpointId(0), list(&[("a", None)])), (EndpointId(1), list(&[("b", None)]))];
-        let mut candidates = vec![Candidate::new(EndpointId(1), Load::default())];
-        Lacking::of(&named).drop_from(&mut candidates, "a");
-        assert_eq!(candidates.len(), 1, "the only one that can be used judges");
     }
 }

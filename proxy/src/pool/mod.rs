@@ -1,7 +1,10 @@
 //! A pool at work: its settings and its fleet, replaced as one by a reload, and what it has learned, which stays.
 
+mod budget;
+mod gate;
 mod knowledge;
 mod lacking;
+mod standing;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,19 +12,21 @@ use std::time::Instant;
 use config::ClientKey;
 use picker::belief::EndpointId;
 use picker::chance::Draw;
-use picker::decide::{Ask, Asked, Decision, Refusal, Rules, choose};
+use picker::decide::{Ask, Asked, Choice, Decision, Refusal, Rules, choose};
 use picker::read::Api;
 use picker::score::Candidate;
 
 use crate::clock::Clock;
 use crate::edge::keys::Credentials;
-use crate::endpoints::Endpoint;
+use crate::endpoints::health::Failure;
 use crate::endpoints::load::Sample;
 use crate::endpoints::prometheus::Names;
+use crate::endpoints::{Endpoint, Held};
 use crate::live::BuildError;
 use crate::tls::TlsError;
 use crate::tls::client::{EndpointTls, PoolTls};
 use crate::upstream::{Transport, Upstream};
+pub(crate) use gate::Saturated;
 pub(crate) use knowledge::{Knowledge, Seat};
 use lacking::Lacking;
 
@@ -57,7 +62,25 @@ pub(crate) struct Candidates {
     pub(crate) list: Vec<Candidate>,
 }
 
+/// A choice of a decision, and the request's place at that endpoint.
+pub(crate) struct Taken {
+    pub(crate) choice: Choice,
+    pub(crate) held: Held,
+}
+
 impl Candidates {
+    /// The best endpoint that was not tried yet and has room, with a place there.
+    pub(crate) fn take_next(&self, decision: &mut Decision) -> Option<Taken> {
+        let limit = self.pool.config.limits.endpoint_requests_max;
+        loop {
+            let choice = decision.take_best()?;
+            let held = self.member(choice.id).and_then(|member| Held::take(&member.endpoint, limit));
+            if let Some(held) = held {
+                return Some(Taken { choice, held });
+            }
+        }
+    }
+
     /// The member that a candidate is.
     pub(crate) fn member(&self, id: EndpointId) -> Option<&Member> {
         self.pool.fleet.iter().find(|member| member.endpoint.id() == id)
@@ -134,29 +157,6 @@ impl Pool {
         self.fleet.iter().map(|member| &member.endpoint)
     }
 
-    /// Who can be used: those that the last connect reached and that are awake, or all when there is none (fail open). Never
-    /// those of weight 0; of a model that some list, only those that do.
-    pub(crate) fn candidates(self: &Arc<Self>, model: Option<&str>, clock: Clock) -> Candidates {
-        let now = Instant::now();
-        let stale_after = self.config.load.stale_after;
-        let candidate = |member: &Member| Candidate {
-            id: member.endpoint.id(),
-            load: member.endpoint.load(now, clock, stale_after),
-            adapters: member.endpoint.adapters(),
-            weight: member.weight,
-        };
-        let weighed = || self.fleet.iter().filter(|member| member.weight > 0.0);
-        let usable = |member: &&Member| member.endpoint.usable(now, stale_after);
-        let mut list: Vec<_> = weighed().filter(usable).map(candidate).collect();
-        if list.is_empty() {
-            list = weighed().map(candidate).collect();
-        }
-        if let Some(model) = model {
-            self.known.lacking.load().drop_from(&mut list, model);
-        }
-        Candidates { pool: self.clone(), list }
-    }
-
     /// Takes in what the engines list now.
     pub(crate) fn refresh_lists(&self, now: Instant) {
         let lists = self.endpoints().map(|endpoint| (endpoint.id(), endpoint.models(now)));
@@ -199,10 +199,30 @@ impl Pool {
         self.fleet.iter().any(|member| member.weight > 0.0 && member.endpoint.usable(now, stale_after))
     }
 
-    /// Closes connections that have waited too long.
+    /// Closes connections that have waited too long, and renews what may be sent again. To be called once a second.
     pub(crate) fn sweep(&self) {
         self.upstream.sweep();
         self.scraper.sweep();
+        self.known.budget.renew();
+    }
+
+    /// Leaves out endpoints that give no first tokens, and calls who waits: what passes by itself makes room, too.
+    pub(crate) fn look_after(&self, clock: Clock) {
+        let now = clock.millis();
+        for endpoint in self.endpoints() {
+            let stall = self.config.health.stall.filter(|_| !endpoint.health.is_out());
+            if stall.is_some_and(|after| endpoint.health.is_stalled(after, now)) {
+                self.failed(endpoint, Failure::Stall, 0, now);
+            }
+        }
+        self.known.gate.call();
+    }
+
+    /// Notes that a request failed at an endpoint; `prompt` names its prompt, 0 for none.
+    pub(crate) fn failed(&self, endpoint: &Endpoint, failure: Failure, prompt: u64, now: u64) {
+        if let Some(cooldown) = endpoint.health.failed(failure, prompt, &self.config.health, now) {
+            tracing::warn!(endpoint = endpoint.name, ?failure, ?cooldown, "endpoint is left out");
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use crate::endpoints::Endpoint;
 use crate::endpoints::poll::poll;
+use crate::endpoints::poll_health::poll_health;
 use crate::endpoints::poll_models::poll_models;
 use crate::live::Live;
 use crate::pool::Pool;
@@ -227,6 +228,8 @@ impl Reloader {
         self.control.spawn(self.until.clone().run(poll(router, known, polled)));
         let (router, known, polled) = of();
         self.control.spawn(self.until.clone().run(poll_models(router, known, polled)));
+        let (router, known, polled) = of();
+        self.control.spawn(self.until.clone().run(poll_health(router, known, polled)));
     }
 
     /// Log, state and metrics.

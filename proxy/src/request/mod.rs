@@ -1,5 +1,6 @@
 //! A request from its head to its end: read whole, decide, forward, stream back.
 
+mod attempt;
 mod edit;
 mod forward;
 mod headers;
@@ -30,11 +31,12 @@ use tokio::time::timeout;
 
 use crate::admin;
 use crate::client;
+use crate::endpoints::health::Trial;
 use crate::live::Live;
 use crate::metrics::Kind;
 use crate::pool::Candidates;
 use crate::router::Router;
-use forward::{Forward, Stop};
+use forward::{Forward, Sent, Stop, unless_gone};
 use place::place;
 use read::{Body, Bounds, ReadError};
 use record::Record;
@@ -102,14 +104,38 @@ impl Front {
         let placed =
             place(&live, (api, session.req_header().uri.path()), body.bytes.clone(), visit.isolation())
                 .map_err(Stop::Refuse)?;
-        let candidates = placed.pool.candidates(placed.model.as_deref(), self.router.clock);
+        let (pool, model, clock) = (&placed.pool, placed.model.as_deref(), self.router.clock);
         let body = body.with(placed.body);
-        let session_id = session_id(session.req_header());
-        let decision = self.decide(&body, &candidates, record, api, (session_id, visit.seed()))?;
-        visit.admit_prompt(&body, &decision, &candidates.pool, self.router.clock).map_err(Stop::Refuse)?;
+        let priority = visit.priority(session.req_header(), &pool.config.queue);
+        pool.known.budget.earn(pool.config.retry.budget_percent);
         client::serving(session, true);
-        let router = &self.router;
-        Forward { router, visit, session, record, candidates: &candidates }.run(decision, body).await
+        let (mut body, mut is_let_in) = (Some(body), false);
+        while let Some(whole) = &body {
+            let admitted = unless_gone(session, pool.admit(model, priority, clock)).await?;
+            let (_place, mut candidates) = admitted.map_err(|full| Stop::Refuse(full.into()))?;
+            let trial = if asks_for_work(session, api) { candidates.trial(clock) } else { None };
+            let names = (session_id(session.req_header()), visit.seed());
+            let mut decision = self.decide(whole, &candidates, trial.as_ref(), record, api, names)?;
+            let Some(first) = candidates.take_next(&mut decision) else {
+                if candidates.list.is_empty() {
+                    return Err(Stop::Refuse(Kind::NoEndpoint.into()));
+                }
+                // Another request was faster: in line again.
+                continue;
+            };
+            if !std::mem::replace(&mut is_let_in, true) {
+                visit.admit_prompt(whole, &decision, pool, clock).map_err(Stop::Refuse)?;
+            }
+            let (router, sent) = (&self.router, Sent::Once);
+            let forward = Forward { router, visit, session, record, candidates: &candidates, trial, sent };
+            match forward.run(decision, first, &mut body).await {
+                // Those are known to be down now, and others stand best.
+                Err(Stop::NotConnected) if record.attempts() < pool.config.retry.attempts_max.get() => {}
+                Err(Stop::NotConnected) => break,
+                outcome => return outcome,
+            }
+        }
+        Err(Stop::Refuse(Kind::Unreachable.into()))
     }
 
     fn bounds(&self, live: &Live) -> Bounds<'_> {
@@ -122,6 +148,7 @@ impl Front {
         &self,
         body: &Body,
         candidates: &Candidates,
+        trial: Option<&Trial>,
         record: &mut Record,
         api: Api,
         (session, tenant): (&[u8], &[u8]),
@@ -132,7 +159,8 @@ impl Front {
         let decision = pool.decide(&ask, &candidates.list, clock, self.router.take_turn());
         let mut decision = decision.map_err(|_| Stop::Refuse(Kind::DuplicateSalt.into()))?;
         record.decision(&decision, started.elapsed());
-        if let Some(probe) = pool.known.due_for_probe(candidates, clock) {
+        let trial = trial.map(|trial| trial.endpoint().id());
+        if let Some(probe) = trial.or_else(|| pool.known.due_for_probe(candidates, clock)) {
             decision.prefer(probe);
         }
         Ok(decision)
@@ -161,7 +189,7 @@ impl Front {
                 }
                 return None;
             }
-            Err(Stop::Gone) => {
+            Err(Stop::NotConnected | Stop::Gone) => {
                 record.trouble(Kind::ClientGone);
                 return None;
             }
@@ -246,6 +274,11 @@ fn unread(error: ReadError) -> Stop {
         ReadError::Gone => return Stop::Gone,
     };
     Stop::Unread(kind.into())
+}
+
+/// Whether an engine has to work for the answer: what asks for none is answered by the server around it.
+fn asks_for_work(session: &ServerSession, api: Api) -> bool {
+    session.req_header().method == Method::POST && api != Api::Tokenize
 }
 
 /// Which prompt a request holds: only a POST has one.

@@ -89,6 +89,11 @@ impl Record {
         }
     }
 
+    /// Endpoints that were tried so far.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// The endpoint answered; nothing has been forwarded yet. Gives the prompt's hashes, which are not kept here.
     pub(crate) fn answered(
         &mut self,
@@ -157,8 +162,7 @@ impl Record {
         let total_ms = self.started.elapsed().as_secs_f64() * 1e3;
         let (api, status, attempts) = (self.api.name(), self.status, self.attempts);
         match self.trouble {
-            // What clients do wrong is theirs to see, and would fill a disk.
-            Some(kind) if !kind.is_clients() => {
+            Some(kind) if !kind.is_quiet() => {
                 let trouble = kind.name();
                 tracing::info!(
                     api, status, trouble, endpoint, matched, blocks, attempts, ttfb_ms, total_ms, "request"

@@ -12,6 +12,7 @@ use crate::edge::keys::CHALLENGE;
 use crate::edge::limits::Refused;
 use crate::edge::tenants::Stranger;
 use crate::metrics::Kind;
+use crate::pool::Saturated;
 
 /// Seconds after which a client may try again, where the cause passes by itself.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -46,6 +47,7 @@ impl From<Kind> for Refusal {
             Kind::UpstreamBroke => (502, false, "the endpoint broke the connection before it answered"),
             Kind::UpstreamTimeout => (504, false, "the endpoint did not answer in time"),
             Kind::NoEndpoint => (503, true, "there is no endpoint to send the request to"),
+            Kind::Saturated => (429, true, "all endpoints have as many requests as they can take"),
             Kind::Overloaded => (503, true, "no memory for the request body in time"),
             Kind::MidStream | Kind::Aborted => (500, false, "the request was aborted"),
             // Nobody is left to read it; the log says it as nginx does.
@@ -59,6 +61,13 @@ impl From<Stranger> for Refusal {
     fn from(stranger: Stranger) -> Self {
         let (kind, status, message) = (Kind::InvalidKey, stranger.status(), stranger.message());
         Self { kind, status, message, retry_after: None }
+    }
+}
+
+impl From<Saturated> for Refusal {
+    fn from(Saturated(left): Saturated) -> Self {
+        let seconds = left.map_or(RETRY_AFTER_SECONDS, |left| left.as_millis().div_ceil(1_000) as u64);
+        Self { retry_after: Some(seconds.max(RETRY_AFTER_SECONDS)), ..Kind::Saturated.into() }
     }
 }
 

@@ -83,6 +83,14 @@ impl Visit {
         Ok(admitted.inspect_err(|refused| tenant.counters.refuse(refused.limit))?)
     }
 
+    /// Who goes first where requests wait: by the pool's header if the client sent it, else by tenant.
+    pub(super) fn priority(&self, head: &RequestHeader, queue: &config::Queue) -> u8 {
+        let said = queue.priority_header.as_ref().and_then(|name| head.headers.get(name.as_str()));
+        let said = said.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+        let said = said.and_then(|said| u8::try_from(said.min(config::defaults::PRIORITY_MAX)).ok());
+        said.unwrap_or_else(|| self.tenant.as_ref().map_or(0, |tenant| tenant.priority))
+    }
+
     /// What keeps the tenant's prompts apart, if something does.
     pub(super) fn isolation(&self) -> Option<&Isolation> {
         self.tenant.as_ref()?.isolation.as_ref()
