@@ -117,8 +117,10 @@ impl Pool {
     /// A place and who can take the request, if there is room for both.
     fn enter(self: &Arc<Self>, model: Option<&str>, clock: Clock) -> Result<(Place, Candidates), NoRoom> {
         let limit = self.config.limits.requests_max.map_or(u32::MAX, std::num::NonZeroU32::get);
+        // The place last: giving one back calls who waits, and that may be this one.
+        let candidates = self.candidates(model, clock)?;
         let place = Place::take(&self.known, limit).ok_or(NoRoom::Full)?;
-        Ok((place, self.candidates(model, clock)?))
+        Ok((place, candidates))
     }
 }
 
