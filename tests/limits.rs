@@ -257,18 +257,102 @@ async fn a_body_without_room_is_503_within_3_s() {
     assert_eq!(router.chat(prompts::cold(10)).await.status(), 200, "room came back");
 }
 
-/// A head that comes line by line holds its connection no longer than one that does not come at all.
+/// A request with a head of so many bytes, its headers of 1,000 bytes each at most.
+fn head_of(bytes: usize) -> Vec<u8> {
+    let mut head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n".to_vec();
+    let end = bytes - 2;
+    while head.len() < end {
+        // Each has room for a name and a line's end, and leaves room for another.
+        let left = end - head.len();
+        let line = if left > 1_010 { 1_000 } else { left };
+        head.extend_from_slice(b"x: ");
+        head.extend(std::iter::repeat_n(b'a', line - 5));
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    assert_eq!(head.len(), bytes);
+    head
+}
+
 #[tokio::test]
-async fn a_head_in_drips_ends_with_its_connection() {
+async fn a_head_over_the_limit_is_431() {
     let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).yaml("timeouts: {keep_alive: 1s}").start().await;
+    let router = Setup::of(&[&stub]).yaml("limits: {headers_bytes_max: 16KiB}").start().await;
     let mut client = Client::connect(router.data).await;
-    client.send("GET /v1/models HTTP/1.1\r\nhost: x\r\n").await;
-    let dripping = async {
-        while client.try_send("x-a: b\r\n").await.is_ok() {
-            pace(Duration::from_millis(300)).await;
-        }
+    for bytes in [200, 16 * KIB - 1, 16 * KIB] {
+        assert_eq!(client.exchange(head_of(bytes)).await.status(), 200, "{bytes}");
+    }
+    for bytes in [16 * KIB + 1, 32 * KIB, 200 * KIB] {
+        let mut client = Client::connect(router.data).await;
+        client.send(head_of(bytes)).await;
+        let answer = client.response("GET").await;
+        answer.assert_router_error(431);
+        assert_eq!(answer.json()["error"]["code"], "headers_too_large");
+        client.closed(DEADLINE).await;
+    }
+    assert_eq!(stub.count(), 3);
+    let endless = async {
+        let mut client = Client::connect(router.data).await;
+        client.send("GET / HTTP/1.1\r\n").await;
+        while client.try_send([b'a'; KIB]).await.is_ok() {}
     };
-    within("the connection to be closed", Duration::from_secs(25), dripping).await;
-    assert_eq!(stub.count(), 0);
+    within("an endless head to be cut", DEADLINE, endless).await;
+}
+
+#[tokio::test]
+async fn too_many_headers_are_431() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let many = |count: usize| {
+        let lines: String = (1..count).map(|number| format!("x-{number}: y\r\n")).collect();
+        format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{lines}\r\n")
+    };
+    let mut client = Client::connect(router.data).await;
+    assert_eq!(client.exchange(many(256)).await.status(), 200);
+    client.exchange(many(257)).await.assert_router_error(431);
+    assert_eq!(stub.count(), 1);
+}
+
+/// Over HTTP/2 a head that is too large is answered by h2 itself, without a body.
+#[tokio::test]
+async fn a_head_over_the_limit_is_431_over_http2() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).yaml("limits: {headers_bytes_max: 16KiB}").start().await;
+    let client = H2Client::connect(router.h2c).await;
+    let with = |headers: usize, bytes: usize| {
+        let mut request = harness::h2_client::post_request(PATH, Some(2));
+        for number in 0..headers {
+            let name = http::HeaderName::from_bytes(format!("x-{number}").as_bytes()).unwrap();
+            request.headers_mut().insert(name, "a".repeat(bytes).parse().unwrap());
+        }
+        request
+    };
+    for (headers, bytes, status) in [(10, 1000, 200), (20, 1000, 431), (250, 1, 200), (300, 1, 431)] {
+        let response = client.exchange(with(headers, bytes), "{}").await;
+        assert_eq!(response.status(), status, "{headers} of {bytes}");
+    }
+    assert_eq!(stub.count(), 2);
+}
+
+/// An engine's head is bounded as well: by pingora's parser, to 1 MiB and 256 headers.
+#[tokio::test]
+async fn an_engines_huge_head_is_502() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let answer = |lines: String| Answer::raw(format!("HTTP/1.1 200 OK\r\n{lines}content-length: 0\r\n\r\n"));
+    let many = |count: usize| (0..count).map(|number| format!("x-{number}: y\r\n")).collect::<String>();
+    for (shows, lines, status) in [
+        ("many", many(255), 200),
+        ("too many", many(300), 502),
+        ("large", format!("x: {}\r\n", "a".repeat(900 * KIB)), 200),
+        ("too large", format!("x: {}\r\n", "a".repeat(2 * MIB)), 502),
+    ] {
+        stub.always(answer(lines));
+        assert_eq!(router.chat("{}").await.status(), status, "{shows}");
+    }
+    stub.always(Answer::steps([
+        write("HTTP/1.1 200 OK\r\n"),
+        Step::Flood("x: yyyyyyyyyyyyyyyy\r\n".into(), 1 << 20),
+    ]));
+    router.chat("{}").await.assert_router_error(502);
 }

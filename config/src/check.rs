@@ -18,10 +18,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::defaults::{self, BYTES_MAX, DURATION_MAX};
+use crate::defaults::{
+    self, BYTES_MAX, CONNECTIONS_LIMIT, DURATION_MAX, HEADERS_BYTES_LIMIT, HEADERS_BYTES_MIN,
+};
 use crate::endpoint::{is_mended, secret_part};
 use crate::faults::{Faults, Reason};
-use crate::read::form::{Durations, Sizes, Switch, Text};
+use crate::read::form::{Durations, Integers, Sizes, Switch, Text};
 use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
 use crate::scheduler::{self, Scheduler};
 use crate::tree::{self, At, Node, Value};
@@ -138,11 +140,29 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
 const LIMITS: Key = live("limits", "What clients may send");
 const BODY: Key = live("body_bytes_max", "Bytes of one request's body; a longer one is answered 413");
 const BODIES: Key = restart("bodies_bytes_max", "Bytes of all bodies held in memory at once");
+const HEADERS: Key = live(
+    "headers_bytes_max",
+    "Bytes of a request's head, first line and headers; a longer one is answered 431, so is one of more than 256 headers",
+);
+const HEADERS_SIZE: Sizes = Sizes { min: HEADERS_BYTES_MIN, max: HEADERS_BYTES_LIMIT };
+const CONNECTIONS: Key = live(
+    "connections_max",
+    "Connections of clients at once; further ones wait to be accepted, and silent ones are closed for them",
+)
+.default_is("65536, or what the limit of descriptors allows");
+const CONNECTIONS_COUNT: Integers = Integers { min: 1, max: CONNECTIONS_LIMIT };
 
 fn limits(section: &mut Section<'_, '_>) -> Limits {
     let body = section.value(BODY, &SIZE, defaults::BODY_BYTES_MAX);
     let bodies = section.value(BODIES, &SIZE, defaults::BODIES_BYTES_MAX);
-    let limits = Limits { body_bytes_max: body.value, bodies_bytes_max: bodies.value };
+    let headers = section.value(HEADERS, &HEADERS_SIZE, defaults::HEADERS_BYTES_MAX);
+    let connections = section.optional(CONNECTIONS, &CONNECTIONS_COUNT);
+    let limits = Limits {
+        body_bytes_max: body.value,
+        bodies_bytes_max: bodies.value,
+        headers_bytes_max: headers.value,
+        connections_max: connections.and_then(|connections| usize::try_from(connections.value).ok()),
+    };
     if bodies.value < body.value
         && let Some(place) = first_written(&[&bodies, &body])
     {
@@ -162,10 +182,15 @@ fn first_written<T>(values: &[&Placed<T>]) -> Option<crate::read::Place> {
 const TIMEOUTS: Key = live("timeouts", "How long clients may take");
 
 fn timeouts(section: &mut Section<'_, '_>) -> ClientTimeouts {
+    const REQUEST_HEAD: Key = live(
+        "request_head",
+        "Time for a request's head to arrive, from its first byte on; on a new connection from its start",
+    );
     const REQUEST_BODY: Key = live("request_body", "Time for a whole request body to arrive");
     const CLIENT_WRITE: Key = live("client_write", "Time that a client may leave an answer unread");
     const KEEP_ALIVE: Key = live("keep_alive", "Life of an unused connection of a client");
     ClientTimeouts {
+        request_head: section.value(REQUEST_HEAD, &TIMEOUT, defaults::REQUEST_HEAD_TIMEOUT).value,
         request_body: section.value(REQUEST_BODY, &TIMEOUT, defaults::REQUEST_BODY_TIMEOUT).value,
         client_write: section.value(CLIENT_WRITE, &TIMEOUT, defaults::CLIENT_WRITE_TIMEOUT).value,
         keep_alive: section.value(KEEP_ALIVE, &TIMEOUT, defaults::KEEP_ALIVE_TIMEOUT).value,

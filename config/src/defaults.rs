@@ -129,6 +129,23 @@ pub const PAGE_BYTES_MAX: usize = 4 * MIB;
 pub const BODY_BYTES_MAX: usize = 32 * MIB;
 /// Bytes of all bodies held in memory at once.
 pub const BODIES_BYTES_MAX: usize = GIB;
+/// Bytes of a request's head: first line and headers. What proxies before us mostly let pass.
+pub const HEADERS_BYTES_MAX: usize = 64 * KIB;
+/// The smallest head that may be asked for: browsers send some 1,000 bytes.
+pub const HEADERS_BYTES_MIN: usize = KIB;
+/// The largest: past it pingora's parser refuses a head.
+pub const HEADERS_BYTES_LIMIT: usize = MIB - 1;
+/// Headers of a request, or of an engine's answer, over HTTP/1: pingora's parser has room for no more.
+pub const HEADERS_COUNT_MAX: usize = 256;
+/// Connections of clients at once: at 24 KiB for a silent one, 1.5 GiB.
+pub const CONNECTIONS_MAX: usize = 65_536;
+/// Past it a number of connections is a mistake.
+pub const CONNECTIONS_LIMIT: u64 = 16_777_216;
+/// Connections to the admin listener at once.
+pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// Descriptors that neither clients nor engines get: the admin listener's, and those of listeners, files, the log, look-ups of
+/// names and the runtime.
+pub const DESCRIPTORS_RESERVED: usize = 192;
 /// The largest value of any size in the file: past it a size is a mistake in units.
 pub const BYTES_MAX: usize = 1024 * GIB;
 
@@ -155,6 +172,8 @@ pub const FORWARDED_HEADERS: bool = false;
 /// Whether the file is looked at for changes.
 pub const WATCH: bool = true;
 
+/// Time for a request's head to arrive.
+pub const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a whole request body to arrive.
 pub const REQUEST_BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a connection to an endpoint to stand.

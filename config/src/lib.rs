@@ -92,11 +92,18 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Bytes of all bodies held in memory at once.
     pub bodies_bytes_max: usize,
+    /// Bytes of a request's head: its first line and its headers.
+    pub headers_bytes_max: usize,
+    /// Connections at once, over all listeners for clients; where absent, [`defaults::CONNECTIONS_MAX`]. Fewer where the
+    /// process may not open as many.
+    pub connections_max: Option<usize>,
 }
 
 /// How long clients may take. None is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimeouts {
+    /// For a request's head to arrive, from its first byte on; on a new connection from the start.
+    pub request_head: Duration,
     /// For a whole request body to arrive.
     pub request_body: Duration,
     /// That a client may leave an answer unread.

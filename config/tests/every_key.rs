@@ -177,8 +177,14 @@ fn every_key_is_read() {
             tls,
         ],
         admin: "127.0.0.1:9191".parse().unwrap(),
-        limits: Limits { body_bytes_max: 1 << 20, bodies_bytes_max: 2 << 30 },
+        limits: Limits {
+            body_bytes_max: 1 << 20,
+            bodies_bytes_max: 2 << 30,
+            headers_bytes_max: 16 << 10,
+            connections_max: Some(5000),
+        },
         timeouts: ClientTimeouts {
+            request_head: 9 * SECOND,
             request_body: 11 * SECOND,
             client_write: 15 * SECOND,
             keep_alive: 17 * SECOND,

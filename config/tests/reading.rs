@@ -27,8 +27,14 @@ fn nothing_written_is_all_defaults() {
             trusted_proxies: vec![],
             forwarded_headers: false,
         },
-        limits: Limits { body_bytes_max: 32 << 20, bodies_bytes_max: 1 << 30 },
+        limits: Limits {
+            body_bytes_max: 32 << 20,
+            bodies_bytes_max: 1 << 30,
+            headers_bytes_max: 64 << 10,
+            connections_max: None,
+        },
         timeouts: ClientTimeouts {
+            request_head: 10 * SECOND,
             request_body: 60 * SECOND,
             client_write: 60 * SECOND,
             keep_alive: 60 * SECOND,
@@ -259,7 +265,7 @@ fn what_holds_is_explained_and_secrets_are_not() {
         "pools[1].load.scrape_interval: 100ms  # default",
         "tenants[0].keys[0]: ${CHAT_KEY}  # f:96:12",
         "tenants[1].keys[0]: sha256:…  # f:107:9",
-        "drain: 1h  # f:128:8",
+        "drain: 1h  # f:131:8",
     ] {
         let (value, origin) = line.split_once("  # ").unwrap();
         let found = text.lines().filter_map(|line| line.split_once("  # "));

@@ -3,26 +3,30 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::Protocol;
 use pingora_core::apps::ServerApp;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::client::Client;
+use crate::client::patience::{Patience, Terms};
+use crate::descriptors::{SHARES, is_readable};
 use crate::drain::Connected;
+use crate::room::Room;
 use crate::router::Router;
 use crate::tls::server;
 
 /// Rest after an accept that failed, for want of descriptors mostly.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Time for a client of an h2c listener to send the preface.
-const PREFACE_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of HTTP/2's client preface (RFC 9113, 3.4).
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// See [`Gate::rests_for`].
+const FRESH_RESTS_FOR: Duration = Duration::from_secs(3);
+const PROBE_RESTS_FOR: Duration = Duration::from_secs(1);
+/// A full room, and an accept that fails, are told of once in so long.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// What is spoken on a listener.
 #[derive(Clone, Copy, Default)]
@@ -32,35 +36,126 @@ pub(crate) struct Spoken {
     pub(crate) tls: Option<usize>,
 }
 
-/// Accepts until told to stop. With a router, connections are counted for its drain.
+/// Whom a listener lets in, and how many of them.
+#[derive(Clone)]
+pub(crate) enum Gate {
+    /// Clients: `limits.connections_max` of them over all listeners, counted for the router's drain.
+    Clients(Arc<Router>),
+    /// Operators and their probes: a share of their own, so that a flood of clients leaves them theirs.
+    Admin(Arc<Router>),
+}
+
+impl Gate {
+    fn router(&self) -> &Arc<Router> {
+        match self {
+            Self::Clients(router) | Self::Admin(router) => router,
+        }
+    }
+
+    fn room(&self) -> &Arc<Room> {
+        match self {
+            Self::Clients(router) => &router.clients_room,
+            Self::Admin(router) => &router.admin_room,
+        }
+    }
+
+    /// Connections that may be open, by the configuration of the moment.
+    fn max(&self) -> usize {
+        match self {
+            Self::Clients(router) => SHARES.connections_max(router.live().config.limits.connections_max),
+            Self::Admin(_) => SHARES.admin,
+        }
+    }
+
+    fn counted(&self) -> Option<Connected> {
+        match self {
+            Self::Clients(router) => Some(Connected::new(router)),
+            Self::Admin(_) => None,
+        }
+    }
+
+    /// Waits until another may come in.
+    async fn has_place(&self, listener: &TcpListener, complaint: &mut Complaint) {
+        let filled = || {
+            if complaint.is_due() {
+                let (of, connections) = (self.name(), self.max());
+                tracing::warn!(of, connections, descriptors = SHARES.limit, "full: further clients wait");
+            }
+        };
+        self.room().has_place(|| self.max(), || is_readable(listener), filled).await;
+    }
+
+    /// How long a new connection may be silent before it is asked to leave: a client's handshake or first bytes may be slow,
+    /// a probe's are not.
+    fn rests_for(&self) -> Duration {
+        match self {
+            Self::Clients(_) => FRESH_RESTS_FOR,
+            Self::Admin(_) => PROBE_RESTS_FOR,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Clients(_) => "clients",
+            Self::Admin(_) => "admin",
+        }
+    }
+}
+
+/// Accepts until told to stop, while there is a place. Who comes beyond that waits in the listen backlog.
 pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
     app: impl Fn(SocketAddr) -> Arc<A>,
-    counted: Option<Arc<Router>>,
+    gate: Gate,
     spoken: Spoken,
     down: watch::Receiver<bool>,
 ) {
     let mut stop = down.clone();
+    let (mut of_room, mut of_accept) = (Complaint::default(), Complaint::default());
     loop {
+        let next = async {
+            gate.has_place(&listener, &mut of_room).await;
+            listener.accept().await
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = next => accepted,
             _ = stop.wait_for(|down| *down) => return,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (app, down, connected) = (app(peer), down.clone(), counted.as_ref().map(Connected::new));
-                let router = counted.clone();
+                let (app, down, gate) = (app(peer), down.clone(), gate.clone());
+                let held = (gate.room().enter(), gate.counted());
                 tokio::spawn(async move {
-                    let _connected = connected;
-                    let Some(client) = greet(stream, spoken, router.as_deref()).await else { return };
+                    let _held = held;
+                    let Some(client) = greet(stream, spoken, &gate).await else { return };
                     connection(client, app, &down).await;
                 });
             }
+            // That client has left already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                if of_accept.is_due() {
+                    tracing::warn!(%error, "accept failed");
+                }
+                gate.room().ask_one();
                 sleep(ACCEPT_REST).await;
             }
         }
+    }
+}
+
+/// When something was told of last that may happen many times a second.
+#[derive(Default)]
+struct Complaint(Option<Instant>);
+
+impl Complaint {
+    /// Whether it is to be told again.
+    fn is_due(&mut self) -> bool {
+        let due = self.0.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY);
+        if due {
+            self.0 = Some(Instant::now());
+        }
+        due
     }
 }
 
@@ -72,22 +167,31 @@ async fn connection<A: ServerApp>(client: Client, app: Arc<A>, down: &watch::Rec
     }
 }
 
-/// What comes before the first request: a handshake, or HTTP/2's preface. `None` when it failed or took too long.
-async fn greet(stream: TcpStream, spoken: Spoken, router: Option<&Router>) -> Option<Client> {
+/// What comes before the first request: a handshake, and HTTP/2's preface. `None` when it failed or took too long: pingora
+/// would wait for a preface without a deadline.
+async fn greet(stream: TcpStream, spoken: Spoken, gate: &Gate) -> Option<Client> {
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-    if let (Some(place), Some(router)) = (spoken.tls, router) {
-        let tls = router.live().tls.get(place).cloned().flatten()?;
-        let failed = |error: &io::Error| {
-            router.metrics.handshake_failed();
-            tracing::debug!(%error, "TLS handshake failed");
-        };
-        return server::accept(stream, tls).await.inspect_err(failed).ok();
-    }
-    if spoken.protocol == Protocol::H2c && timeout(PREFACE_WITHIN, speaks_http2(&stream)).await != Ok(true) {
+    let router = gate.router();
+    let patience =
+        || Patience::fresh(gate.room().clone(), Terms::of(&router.live().config), gate.rests_for());
+    let mut client = match spoken.tls {
+        None => Client::new(stream, patience()),
+        Some(place) => {
+            let tls = router.live().tls.get(place).cloned().flatten()?;
+            let failed = |error: &io::Error| {
+                router.metrics.handshake_failed();
+                tracing::debug!(%error, "TLS handshake failed");
+            };
+            let stream = server::accept(stream, tls).await.inspect_err(failed).ok()?;
+            Client::over_tls(stream, patience())
+        }
+    };
+    let is_http2 = spoken.protocol == Protocol::H2c || client.chose_http2();
+    if is_http2 && !client.speaks_http2().await {
         return None;
     }
-    Some(Client::new(stream))
+    Some(client)
 }
 
 /// Notices a client whose host has vanished without a word.
@@ -96,22 +200,4 @@ fn keepalive() -> TcpKeepalive {
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(10))
         .with_retries(3)
-}
-
-/// Waits for HTTP/2's preface, and leaves it in the stream. Done here, under a deadline: pingora's own look has none.
-async fn speaks_http2(stream: &TcpStream) -> bool {
-    const LOOK_AGAIN: Duration = Duration::from_millis(10);
-    let mut seen = [0; PREFACE.len()];
-    loop {
-        match stream.peek(&mut seen).await {
-            Ok(length @ 1..) if seen[..length] == PREFACE[..length] => {
-                if length == PREFACE.len() {
-                    return true;
-                }
-                // What is there already does not wake us again.
-                sleep(LOOK_AGAIN).await;
-            }
-            _ => return false,
-        }
-    }
 }

@@ -9,17 +9,21 @@
 //! client. It is answered only when the client has left: bytes of a next request are set aside for it, so they neither cut
 //! the running answer nor hide the client's leaving behind them.
 
+pub(crate) mod patience;
 mod wire;
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
@@ -31,12 +35,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
+use patience::{Impatience, Patience, Terms};
 use wire::Wire;
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
 /// Bytes of next requests that are set aside. Behind more than that a client's leaving shows only when a write fails.
 const AHEAD_BYTES_MAX: usize = 256 * 1024;
+
+/// HTTP/2's client preface (RFC 9113, 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that pingora's sessions can run on.
 #[derive(Debug)]
@@ -46,32 +54,83 @@ pub(crate) struct Client {
     ahead: BytesMut,
     /// A request has been read whole and its answer is not: whoever reads now only asks whether the client is there.
     serving: AtomicBool,
+    patience: Mutex<Patience>,
+}
+
+/// The stream under an HTTP/1 session; over HTTP/2 there is none for a session alone.
+fn of(session: &ServerSession) -> Option<&Client> {
+    let ServerSession::H1(session) = session else { return None };
+    (**session.stream()).as_any().downcast_ref()
+}
+
+/// Gives a client time for its next head: `silent` until it begins, and the terms' from there on.
+pub(crate) fn expect_head(session: &ServerSession, silent: Duration, terms: Terms) {
+    if let Some(client) = of(session) {
+        client.patience.lock().expect(silent, terms);
+    }
+}
+
+/// The head is there, or nothing more is to be heard of it.
+pub(crate) fn has_head(session: &ServerSession) {
+    if let Some(client) = of(session) {
+        client.patience.lock().rest();
+    }
+}
+
+/// Why a head did not come.
+pub(crate) fn impatience(session: &ServerSession) -> Option<Impatience> {
+    of(session)?.patience.lock().over()
 }
 
 /// Notes whether the request on a connection is being served: between the end of its body and the end of its answer.
 pub(crate) fn serving(session: &ServerSession, serving: bool) {
-    // Over HTTP/2 there is no such stream, and no need.
-    if let ServerSession::H1(session) = session
-        && let Some(client) = (**session.stream()).as_any().downcast_ref::<Client>()
-    {
+    if let Some(client) = of(session) {
         client.serving.store(serving, Ordering::Relaxed);
     }
 }
 
 impl Client {
     /// Buffers a connection in clear text.
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Self::over(Wire::Plain(stream))
+    pub(crate) fn new(stream: TcpStream, patience: Patience) -> Self {
+        Self::over(Wire::Plain(stream), patience)
     }
 
     /// Buffers a connection whose handshake is done. A short answer is one record.
-    pub(crate) fn over_tls(stream: TlsStream<BufReader<TcpStream>>) -> Self {
-        Self::over(Wire::Tls(Box::new(stream)))
+    pub(crate) fn over_tls(stream: TlsStream<BufReader<TcpStream>>, patience: Patience) -> Self {
+        Self::over(Wire::Tls(Box::new(stream)), patience)
     }
 
-    fn over(wire: Wire) -> Self {
+    fn over(wire: Wire, patience: Patience) -> Self {
         let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, wire);
-        Self { stream, ahead: BytesMut::new(), serving: AtomicBool::new(false) }
+        let (serving, patience) = (AtomicBool::new(false), Mutex::new(patience));
+        Self { stream, ahead: BytesMut::new(), serving, patience }
+    }
+
+    /// Whether the handshake chose HTTP/2.
+    pub(crate) fn chose_http2(&self) -> bool {
+        matches!(self.stream.get_ref().protocol(), Some(ALPN::H2))
+    }
+
+    /// Waits for HTTP/2's preface and leaves it to be read. False when something else came, or too late.
+    pub(crate) async fn speaks_http2(&mut self) -> bool {
+        let speaks = poll_fn(|context| self.poll_preface(context)).await;
+        self.patience.get_mut().rest();
+        speaks
+    }
+
+    fn poll_preface(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        // What a handshake leaves to be sent goes out while the client is silent.
+        if self.poll_send(context).is_err() {
+            return Poll::Ready(false);
+        }
+        while self.ahead.len() < PREFACE.len() && PREFACE.starts_with(&self.ahead) {
+            match self.poll_ahead(context) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(_) => return Poll::Ready(false),
+                Poll::Pending => return self.poll_patience(context).map(|()| false),
+            }
+        }
+        Poll::Ready(self.ahead.starts_with(PREFACE))
     }
 
     /// Sends what waits to be sent.
@@ -90,6 +149,26 @@ impl Client {
         self.ahead.reserve(READ_BUFFER_BYTES);
         let Self { stream, ahead, .. } = self;
         poll_read_buf(Pin::new(stream.get_mut()), context, ahead)
+    }
+
+    /// Reads what was set aside, or once.
+    fn poll_bytes(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            if into.remaining() >= READ_BUFFER_BYTES {
+                return Pin::new(self.stream.get_mut()).poll_read(context, into);
+            }
+            ready!(self.poll_ahead(context))?;
+        }
+        let length = self.ahead.len().min(into.remaining());
+        into.put_slice(&self.ahead[..length]);
+        self.ahead.advance(length);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when there is no more patience, after a read that found nothing.
+    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Self { stream, patience, .. } = self;
+        patience.get_mut().poll(context, || stream.get_ref().is_readable())
     }
 
     /// Ready when the client has left.
@@ -113,16 +192,16 @@ impl AsyncRead for Client {
         if *self.serving.get_mut() {
             return self.poll_gone(context);
         }
-        if self.ahead.is_empty() {
-            if into.remaining() >= READ_BUFFER_BYTES {
-                return Pin::new(self.stream.get_mut()).poll_read(context, into);
-            }
-            ready!(self.poll_ahead(context))?;
+        if self.patience.get_mut().is_too_much() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        let length = self.ahead.len().min(into.remaining());
-        into.put_slice(&self.ahead[..length]);
-        self.ahead.advance(length);
-        Poll::Ready(Ok(()))
+        let before = into.filled().len();
+        let read = self.poll_bytes(context, into);
+        if read.is_pending() {
+            return self.poll_patience(context).map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        self.patience.get_mut().heard(into.filled().len() - before);
+        read
     }
 }
 

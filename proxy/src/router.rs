@@ -14,6 +14,7 @@ use crate::edge::traces::Traces;
 use crate::live::{BuildError, Live};
 use crate::metrics::Metrics;
 use crate::pool::{Knowledge, Pool};
+use crate::room::Room;
 
 /// Bytes of request bodies that one permit of the budget stands for.
 pub(crate) const PERMIT_BYTES: usize = 16 * 1024;
@@ -28,6 +29,9 @@ pub(crate) struct Router {
     pub(crate) draining: AtomicBool,
     /// Connections of clients, over all listeners.
     pub(crate) connections: Connections,
+    /// Where clients' connections have their places, and where the admin listener's have theirs.
+    pub(crate) clients_room: Arc<Room>,
+    pub(crate) admin_room: Arc<Room>,
     pub(crate) clock: Clock,
     /// Where spans go.
     pub(crate) traces: Option<Traces>,
@@ -47,6 +51,8 @@ impl Router {
             bodies,
             draining: AtomicBool::new(false),
             connections: Connections::default(),
+            clients_room: Arc::default(),
+            admin_room: Arc::default(),
             clock: Clock::start(),
             traces,
             turns: AtomicU64::new(0),

@@ -20,8 +20,9 @@ use tokio::time::interval;
 #[cfg(feature = "lab")]
 use tokio::time::sleep;
 
-use crate::accept::{Spoken, accept};
+use crate::accept::{Gate, Spoken, accept};
 use crate::admin::Admin;
+use crate::descriptors::SHARES;
 use crate::drain::signalled;
 pub use crate::live::BuildError;
 use crate::memory;
@@ -120,10 +121,11 @@ pub fn start(read: Read, data: &Handle, control: &Handle) -> Result<Running, Sta
             let entrance = Entrance { listener: address, peer: peer.ip(), tls: tls.is_some() };
             Arc::new(Front::new(of.clone(), entrance, protocol == Protocol::H2c))
         };
-        data.spawn(accept(socket, front, Some(router.clone()), spoken, down.clone()));
+        data.spawn(accept(socket, front, Gate::Clients(router.clone()), spoken, down.clone()));
     }
     let admin_app = Arc::new(Admin::new(router.clone(), reloader.clone()));
-    control.spawn(accept(admin_socket, move |_| admin_app.clone(), None, Spoken::default(), end.clone()));
+    let gate = Gate::Admin(router.clone());
+    control.spawn(accept(admin_socket, move |_| admin_app.clone(), gate, Spoken::default(), end.clone()));
     control.spawn(until.clone().run(upkeep(router.clone())));
     control.spawn(until.clone().run(learning(router.clone())));
     control.spawn(until.clone().run(reloader.clone().at_hangups(hangups)));
@@ -188,7 +190,8 @@ fn announce(router: &Router, listeners: &[SocketAddr], admin: SocketAddr) {
     let index_bytes_max: usize = live.pools.iter().map(|pool| pool.known.index.memory().bytes_max).sum();
     let policies: Vec<_> = live.pools.iter().map(|pool| pool.rules.policy.name()).collect();
     let policy = policies.join(", ");
-    tracing::info!(?listeners, %admin, pools, endpoints, policy, index_bytes_max, "serving");
+    let descriptors = SHARES.limit;
+    tracing::info!(?listeners, %admin, pools, endpoints, policy, index_bytes_max, descriptors, "serving");
 }
 
 fn bind(address: SocketAddr, runtime: &Handle) -> Result<(TcpListener, SocketAddr), BindError> {

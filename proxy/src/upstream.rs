@@ -12,14 +12,16 @@ mod wire;
 
 use std::collections::HashMap;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use pingora_core::protocols::http::v1::client::HttpSession;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::descriptors::ENGINES;
 use crate::tls::handshake::HandshakeError;
 pub(crate) use wire::Transport;
 use wire::{Key, Wire};
@@ -35,6 +37,16 @@ const IDLE_CONNECTIONS_MAX: usize = 1_024;
 /// have been worked on.
 const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
 
+/// How long a connection waits for its share of the descriptors. The client is watched meanwhile, so who waits for it is there.
+const SHARE_WITHIN: Duration = Duration::from_secs(30);
+/// Between two tries for a descriptor or port that the system did not have.
+const SHORTAGE_REST: Duration = Duration::from_millis(50);
+/// Life of an unused connection while others wait for its share: longer than from one scrape to the next.
+const IDLE_WHEN_SHORT: Duration = Duration::from_millis(250);
+
+/// A connection's part of what the process may open; given back with it.
+type Share = Option<OwnedSemaphorePermit>;
+
 /// Connections to engines, pooled by address and by the settings of TLS.
 ///
 /// The pool is a stack per engine under one short lock: the newest connection is taken, which is the likeliest to live. A
@@ -49,12 +61,14 @@ pub(crate) struct Upstream {
 /// A connection that waits for its next request.
 struct Idle {
     wire: Wire,
+    share: Share,
     since: Instant,
 }
 
 /// A connection that nothing of this request has been written to.
 pub(crate) struct Connection {
     wire: Wire,
+    share: Share,
     /// Taken from the pool: the engine may have closed it already.
     reused: bool,
     engine: Transport,
@@ -79,6 +93,9 @@ pub(crate) enum ConnectError {
     Refused,
     #[error("connect failed")]
     Failed,
+    /// Not the engine's doing: this process, or its host, has no descriptor or port for it.
+    #[error("no descriptor or port is free for a connection")]
+    Exhausted,
     /// The connection stands and is of no use.
     #[error(transparent)]
     Tls(#[from] HandshakeError),
@@ -109,6 +126,7 @@ pub(crate) struct Answer {
     pub(crate) session: HttpSession,
     /// The request did not leave whole, so the connection is of no further use.
     partial: bool,
+    share: Share,
     engine: Transport,
 }
 
@@ -120,9 +138,9 @@ impl Upstream {
 
     /// A pooled connection if there is one that lives, else a new one.
     pub(crate) async fn connect(&self, engine: Transport) -> Result<Connection, ConnectError> {
-        while let Some(Idle { mut wire, since }) = self.take(engine.key()) {
+        while let Some(Idle { mut wire, share, since }) = self.take(engine.key()) {
             if since.elapsed() < self.idle && wire.is_silent() {
-                return Ok(Connection { wire, reused: true, engine });
+                return Ok(Connection { wire, share, reused: true, engine });
             }
         }
         self.connect_anew(engine).await
@@ -133,10 +151,40 @@ impl Upstream {
     }
 
     /// A new connection, with TLS its handshake included.
+    ///
+    /// Where this process lacks descriptors or ports it waits for some, [`SHARE_WITHIN`] at most, and closes idle ones: that
+    /// says nothing of the engine, so it is no time of its connect.
     pub(crate) async fn connect_anew(&self, engine: Transport) -> Result<Connection, ConnectError> {
-        let wire =
-            timeout(self.connect, Wire::connect(&engine)).await.map_err(|_| ConnectError::Timeout)??;
-        Ok(Connection { wire, reused: false, engine })
+        let short = Instant::now() + SHARE_WITHIN;
+        loop {
+            let share = timeout_at(short, self.share()).await.map_err(|_| ConnectError::Exhausted)?;
+            match timeout(self.connect, Wire::connect(&engine)).await.map_err(|_| ConnectError::Timeout)? {
+                Err(ConnectError::Exhausted) if Instant::now() < short => {
+                    drop(share);
+                    drop(self.take_any());
+                    sleep(SHORTAGE_REST).await;
+                }
+                wire => return Ok(Connection { wire: wire?, share, reused: false, engine }),
+            }
+        }
+    }
+
+    /// A share of the descriptors for engines; an idle connection gives its own.
+    async fn share(&self) -> Share {
+        if let Ok(share) = ENGINES.clone().try_acquire_owned() {
+            return Some(share);
+        }
+        match self.take_any() {
+            Some(idle) => idle.share,
+            // It is never closed.
+            None => ENGINES.clone().acquire_owned().await.ok(),
+        }
+    }
+
+    /// The oldest idle connection to some engine.
+    fn take_any(&self) -> Option<Idle> {
+        let mut pool = self.pool.lock();
+        pool.values_mut().find(|waiting| !waiting.is_empty()).map(|waiting| waiting.remove(0))
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that turns out dead
@@ -162,7 +210,7 @@ impl Upstream {
 
     /// Puts the connection back if its answer was read whole and both sides mean to keep it.
     pub(crate) async fn release(&self, answer: Answer) {
-        let Answer { mut session, partial, engine } = answer;
+        let Answer { mut session, partial, share, engine } = answer;
         if partial {
             return;
         }
@@ -173,15 +221,18 @@ impl Upstream {
         let mut pool = self.pool.lock();
         let waiting = pool.entry(engine.key()).or_default();
         if waiting.len() < IDLE_CONNECTIONS_MAX {
-            waiting.push(Idle { wire, since: Instant::now() });
+            waiting.push(Idle { wire, share, since: Instant::now() });
         }
     }
 
     /// Closes connections that have waited too long, and forgets engines that have none. To be called about once a second.
+    /// Where the share of engines is used up, others need them sooner.
     pub(crate) fn sweep(&self) {
+        let is_short = ENGINES.available_permits() == 0;
+        let idle_max = if is_short { self.idle.min(IDLE_WHEN_SHORT) } else { self.idle };
         let mut closed = Vec::new();
         self.pool.lock().retain(|_, waiting| {
-            let fresh = waiting.partition_point(|idle| idle.since.elapsed() >= self.idle);
+            let fresh = waiting.partition_point(|idle| idle.since.elapsed() >= idle_max);
             closed.extend(waiting.drain(..fresh));
             !waiting.is_empty()
         });
@@ -201,7 +252,8 @@ impl Connection {
         let mut session = self.wire.into_session();
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
-        Ok(Answer { session, partial: partial || request.bodiless, engine: self.engine })
+        let partial = partial || request.bodiless;
+        Ok(Answer { session, partial, share: self.share, engine: self.engine })
     }
 
     /// Why not a byte came.

@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
 
 pub mod client;
+pub mod descriptors;
 pub mod fixtures;
 pub mod h2_client;
 pub mod log;

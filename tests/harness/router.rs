@@ -63,13 +63,21 @@ impl Router {
         let file = folder.path().join("config.yaml");
         std::fs::write(&file, setup.file()).unwrap();
         setup.write_beside(folder.path());
-        let router = Self::run(folder, file).await;
+        let router = Self::run_under(folder, file, setup.descriptors_max()).await;
         router.scraped(setup.endpoints()).await
     }
 
     /// A router whose configuration is this file, which lies somewhere in `folder`.
     pub async fn run(folder: TempDir, file: PathBuf) -> Self {
-        let mut command = Command::new(binary());
+        Self::run_under(folder, file, None).await
+    }
+
+    /// The same under a limit of descriptors, if there is to be one.
+    async fn run_under(folder: TempDir, file: PathBuf, descriptors: Option<usize>) -> Self {
+        let mut command = Command::new(if descriptors.is_some() { PathBuf::from("sh") } else { binary() });
+        if let Some(limit) = descriptors {
+            command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string()]).arg(binary());
+        }
         command.args(["serve", "--config"]).arg(&file).env_remove("PREFIXROUTE_LOG");
         let process = Process::start(command);
         let (listeners, admin) = until("the router's listeners", DEADLINE, || async {

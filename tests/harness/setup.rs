@@ -15,6 +15,7 @@ pub struct Setup {
     listeners: String,
     tenants: String,
     beside: Vec<(String, Vec<u8>)>,
+    descriptors: Option<usize>,
 }
 
 impl Setup {
@@ -72,6 +73,17 @@ impl Setup {
         self.tenants.extend(text.lines().map(|line| format!("    {line}\n")));
         self.beside.extend(files.into_iter().zip(keys.iter().map(|key| key.as_bytes().to_vec())));
         self
+    }
+
+    /// The limit of descriptors, soft and hard, that it runs under.
+    pub fn descriptors(mut self, limit: usize) -> Self {
+        self.descriptors = Some(limit);
+        self
+    }
+
+    /// That limit.
+    pub(crate) fn descriptors_max(&self) -> Option<usize> {
+        self.descriptors
     }
 
     /// Another policy than the default.

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// What a stub says when it has no script.
@@ -34,16 +35,32 @@ struct Shared {
     log: Log,
     metrics: Mutex<Metrics>,
     script: Mutex<Script>,
+    /// Whether connections are left in the backlog.
+    resting: watch::Sender<bool>,
 }
 
 impl Stub {
     /// An idle replica that answers everything with a small 200.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
+        Self::with_backlog(1024).await
+    }
+
+    /// The same with a backlog of so many connections that wait to be accepted.
+    pub async fn with_backlog(connections: u32) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        // As `TcpListener::bind` does: the port is to be had again while old connections are remembered.
+        socket.set_reuseaddr(true).expect("an option of every socket");
+        socket.bind("127.0.0.1:0".parse().unwrap()).expect("a free port on loopback");
+        let listener = socket.listen(connections).expect("a listener");
         let address = listener.local_addr().unwrap();
         let script: Script = Arc::new(|_| Answer::json(200, PLAIN_ANSWER));
         let metrics = Mutex::new(Metrics::load(Load::IDLE));
-        let shared = Arc::new(Shared { log: Log::default(), metrics, script: Mutex::new(script) });
+        let shared = Arc::new(Shared {
+            log: Log::default(),
+            metrics,
+            script: Mutex::new(script),
+            resting: watch::Sender::default(),
+        });
         let accepting = Mutex::new(Some(tokio::spawn(accept(shared.clone(), listener))));
         Self { shared, address, accepting }
     }
@@ -90,6 +107,11 @@ impl Stub {
         // A process that another test is just starting may hold the socket for a moment longer.
         let refused = || async { TcpStream::connect(self.address).await.err() };
         until("the stub to refuse", DEADLINE, refused).await;
+    }
+
+    /// Leaves further connections in the backlog, until told not to.
+    pub fn rest(&self, resting: bool) {
+        self.shared.resting.send_replace(resting);
     }
 
     /// Listens again at the old address.
@@ -150,7 +172,18 @@ impl Drop for Stub {
 /// Accepts until aborted; the connections end with it.
 async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    let mut resting = shared.resting.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = resting.wait_for(|resting| *resting) => None,
+            accepted = listener.accept() => Some(accepted),
+        };
+        let Some(accepted) = accepted else {
+            let _ = resting.wait_for(|resting| !*resting).await;
+            continue;
+        };
+        let Ok((stream, _)) = accepted else { return };
         let _ = stream.set_nodelay(true);
         let number = shared.log.note(|seen| {
             seen.connections += 1;

@@ -22,9 +22,10 @@ use pingora_core::server::ShutdownWatch;
 use pingora_http::{RequestHeader, ResponseHeader};
 use serde_json::{Value, json};
 
+use crate::descriptors::SHARES;
 use crate::reload::{Outcome, Reloader};
 use crate::request::place::place;
-use crate::request::{head, read, reply, reusable, session_id};
+use crate::request::{NoHead, head, read, reply, reusable, session_id};
 use crate::router::Router;
 
 const STATE: &str = "/prefixroute/state";
@@ -148,6 +149,9 @@ impl Admin {
             live.endpoints().map(|(pool, endpoint)| figures::row(pool, endpoint, router.clock)).collect();
         let tenants: Vec<_> = live.edge.tenants.list().iter().map(|tenant| figures::tenant(tenant)).collect();
         router.metrics.access_log_dropped(live.access_log.as_ref().map_or(0, |log| log.dropped()));
+        let (room, limits) = (&router.clients_room, &live.config.limits);
+        let connections_max = SHARES.connections_max(limits.connections_max);
+        router.metrics.connections(room.open(), connections_max, room.times_full());
         let body = router.metrics.render(&pools, &rows, &tenants);
         Page { status: 200, content_type: "text/plain; version=0.0.4", body }
     }
@@ -190,7 +194,15 @@ impl HttpServerApp for Admin {
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         session.set_write_timeout(Some(WITHIN));
-        head(&mut session, &self.router, shutdown).await.ok()?;
+        if let Err(none) = head(&mut session, &self.router, shutdown).await {
+            if let NoHead::Refused(_) = none {
+                read::hang_up(session).await;
+            }
+            return None;
+        }
+        if self.router.admin_room.is_full() {
+            session.set_keepalive(None);
+        }
         let page = self.page(&mut session).await;
         if !session.is_body_done() {
             session.set_keepalive(None);

@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::descriptors::is_readable;
+
 /// A connection in clear text or not.
 #[derive(Debug)]
 pub(super) enum Wire {
@@ -34,6 +36,11 @@ impl Wire {
             b"h2" => Some(ALPN::H2),
             _ => Some(ALPN::H1),
         }
+    }
+
+    /// Whether bytes, or an end, lie in the socket.
+    pub(super) fn is_readable(&self) -> bool {
+        is_readable(self.tcp())
     }
 
     fn tcp(&self) -> &TcpStream {

@@ -52,8 +52,10 @@ pub(crate) enum Kind {
     PathNotServed,
     /// 405: CONNECT.
     MethodNotAllowed,
-    /// 408
+    /// 408: head or body.
     RequestTimeout,
+    /// 431
+    HeadersTooLarge,
     /// 413
     BodyTooLarge,
     /// 429, or 413 for what a tenant may never send.
@@ -80,7 +82,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Each with its name, in the order of [`Kind`].
-    pub(crate) const ALL: [(Self, &'static str); 19] = [
+    pub(crate) const ALL: [(Self, &'static str); 20] = [
         (Self::BadRequest, "bad_request"),
         (Self::DuplicateSalt, "duplicate_salt"),
         (Self::Unsalted, "prompt_not_isolated"),
@@ -89,6 +91,7 @@ impl Kind {
         (Self::PathNotServed, "path_not_served"),
         (Self::MethodNotAllowed, "method_not_allowed"),
         (Self::RequestTimeout, "request_timeout"),
+        (Self::HeadersTooLarge, "headers_too_large"),
         (Self::BodyTooLarge, "body_too_large"),
         (Self::RateLimited, "rate_limit_exceeded"),
         (Self::Unreachable, "unreachable"),
@@ -111,7 +114,7 @@ impl Kind {
             | Self::InvalidKey
             | Self::ModelNotFound => true,
             Self::PathNotServed | Self::MethodNotAllowed | Self::RequestTimeout | Self::BodyTooLarge => true,
-            Self::RateLimited | Self::Saturated | Self::ClientGone => true,
+            Self::HeadersTooLarge | Self::RateLimited | Self::Saturated | Self::ClientGone => true,
             Self::Unreachable | Self::UpstreamBroke | Self::UpstreamTimeout | Self::NoEndpoint => false,
             Self::Overloaded | Self::MidStream | Self::Aborted => false,
         }
@@ -249,6 +252,13 @@ impl Metrics {
         self.handles.handshake_failures.increment(1);
     }
 
+    /// Connections of clients: open, how many there may be, how often there were as many.
+    pub(crate) fn connections(&self, open: usize, max: usize, times_full: u64) {
+        self.handles.connections.set(open as f64);
+        self.handles.connections_max.set(max as f64);
+        self.handles.connections_full.absolute(times_full);
+    }
+
     pub(crate) fn retry(&self) {
         self.handles.retries.increment(1);
     }
@@ -272,6 +282,9 @@ struct Handles {
     config_in_sync: Gauge,
     handshake_failures: Counter,
     access_log_dropped: Counter,
+    connections: Gauge,
+    connections_max: Gauge,
+    connections_full: Counter,
 }
 
 impl Handles {
@@ -295,6 +308,9 @@ impl Handles {
             config_in_sync: gauge!("prefixroute_config_in_sync"),
             handshake_failures: counter!("prefixroute_tls_handshake_failures_total"),
             access_log_dropped: counter!("prefixroute_access_log_dropped_total"),
+            connections: gauge!("prefixroute_connections"),
+            connections_max: gauge!("prefixroute_connections_max"),
+            connections_full: counter!("prefixroute_connections_full_total"),
             memo: ["hit", "miss"]
                 .map(|outcome| counter!("prefixroute_memo_lookups_total", "outcome" => outcome)),
         }
@@ -318,6 +334,12 @@ fn describe() {
     describe_gauge!("prefixroute_config_in_sync", "1 when the configuration at work is what the file says.");
     describe_counter!("prefixroute_tls_handshake_failures_total", "TLS handshakes of clients that failed.");
     describe_counter!("prefixroute_access_log_dropped_total", "Lines of the access log that were lost.");
+    describe_gauge!("prefixroute_connections", "Connections of clients.");
+    describe_gauge!("prefixroute_connections_max", "Connections of clients that there may be.");
+    describe_counter!(
+        "prefixroute_connections_full_total",
+        "Times that there were as many, and others waited."
+    );
     describe_counter!("prefixroute_retries_total", "Requests that went to a further endpoint.");
     describe_histogram!(DECISION, "Time of a decision, from the body's bytes to the ordered endpoints.");
     describe_histogram!(FIRST_BYTE, "Time from a request's head to the first byte of its answer.");

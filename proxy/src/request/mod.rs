@@ -19,18 +19,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use config::defaults::HEADERS_COUNT_MAX;
 use http::{Method, Version, header};
 use picker::decide::{Ask, Decision};
 use picker::read::Api;
+use pingora_core::ErrorType;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
-use tokio::time::timeout;
 
 use crate::admin;
 use crate::client;
+use crate::client::patience::{Impatience, Terms};
 use crate::endpoints::health::Trial;
 use crate::live::Live;
 use crate::metrics::Kind;
@@ -46,8 +48,13 @@ use visit::Visit;
 const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// Time for a request's head, beyond the time that a connection may wait for one.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// Streams of one HTTP/2 connection that others could have opened: those that a client made us refuse. h2's own bounds on
+/// streams that are reset before they are served (20), on the frames of a head and on tiny frames of a body stay.
+const H2_REFUSED_STREAMS_MAX: usize = 128;
+/// Bytes of answers that wait in a stream for a client that does not read.
+const H2_SEND_BUFFER_BYTES: usize = 128 * 1024;
+/// How much later than ours pingora's time-outs are.
+const SPARE: Duration = Duration::from_secs(2);
 
 /// Names the client's session (llm-d's default).
 const SESSION: &str = "x-session-id";
@@ -218,10 +225,10 @@ pub(crate) async fn reusable(session: ServerSession) -> Option<ReusedHttpStream>
 /// Why a connection has no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHead {
-    /// The client left, or the router shuts down.
+    /// The client left or said nothing, or the router shuts down.
     Ended,
-    /// It is no HTTP, which has been answered.
-    Broken,
+    /// It is no HTTP, too long or too slow, which has been answered. What follows is nobody's request.
+    Refused(Kind),
 }
 
 /// Reads a request's head. Errors: there is none.
@@ -231,26 +238,67 @@ pub(crate) async fn head(
     shutdown: &ShutdownWatch,
 ) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
-    let keep_alive = router.live().config.timeouts.keep_alive;
-    // From the last answer on: a head that comes in drips would hold its connection for ever.
+    let (keep_alive, terms) = {
+        let live = router.live();
+        (live.config.timeouts.keep_alive, Terms::of(&live.config))
+    };
+    client::expect_head(session, keep_alive, terms);
+    if session.get_keepalive().is_some() {
+        // pingora's own time for each read; ours is for all of them and ends before.
+        session.set_keepalive(Some((keep_alive.max(terms.head) + SPARE).as_secs()));
+    }
     let read = tokio::select! {
         biased;
-        read = timeout(keep_alive + HEAD_WITHIN, session.read_request()) => read.map_err(|_| NoHead::Ended)?,
+        read = session.read_request() => read,
         _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
     };
-    match read {
-        Ok(true) => {}
-        Err(error) if *error.etype() == pingora_core::ErrorType::InvalidHTTPHeader => {
-            router.metrics.error(Kind::BadRequest);
-            let _ = reply::broken_http(session).await;
-            return Err(NoHead::Broken);
+    let impatience = client::impatience(session);
+    client::has_head(session);
+    if let Some(none) = no_head(session, &read, impatience, terms) {
+        if let NoHead::Refused(kind) = none {
+            router.metrics.error(kind);
+            let _ = reply::no_head(session, kind).await;
         }
-        Ok(false) | Err(_) => return Err(NoHead::Ended),
+        return Err(none);
     }
     let keep_alive = keep_alive.as_secs().max(1);
     let closing = *shutdown.borrow() || session.get_keepalive().is_none();
     session.set_keepalive((!closing).then_some(keep_alive));
     Ok(())
+}
+
+/// Why there is no head, if there is none.
+fn no_head(
+    session: &ServerSession,
+    read: &pingora_core::Result<bool>,
+    impatience: Option<Impatience>,
+    terms: Terms,
+) -> Option<NoHead> {
+    match read {
+        Ok(true) if is_large(session, terms) => Some(NoHead::Refused(Kind::HeadersTooLarge)),
+        Ok(true) => None,
+        Err(error) if *error.etype() == ErrorType::InvalidHTTPHeader => {
+            // httparse 1.10 has no other sign of it, and pingora 0.9.1 hands on what it said.
+            let said = error.cause.as_ref().map(ToString::to_string);
+            let many = said.is_some_and(|said| said.contains("too many headers"));
+            Some(NoHead::Refused(if many { Kind::HeadersTooLarge } else { Kind::BadRequest }))
+        }
+        Ok(false) | Err(_) => Some(match impatience {
+            Some(Impatience::Slow) => NoHead::Refused(Kind::RequestTimeout),
+            Some(Impatience::Large) => NoHead::Refused(Kind::HeadersTooLarge),
+            Some(Impatience::Silent) | None => NoHead::Ended,
+        }),
+    }
+}
+
+/// Whether a head that was read whole is too large all the same: one read may bring it. Over HTTP/2 its size is settled
+/// already, and only headers are counted.
+fn is_large(session: &ServerSession, terms: Terms) -> bool {
+    let long = match session {
+        ServerSession::H1(session) => session.get_headers_raw_bytes().len() > terms.head_bytes_max,
+        _ => false,
+    };
+    long || session.req_header().headers.len() > HEADERS_COUNT_MAX
 }
 
 /// What is wrong with a head that pingora lets pass.
@@ -299,13 +347,14 @@ impl HttpServerApp for Front {
         // A 100 Continue is no answer before the end of the body; who really answers early closes.
         session.set_close_on_response_before_downstream_finish(false);
         session.set_write_timeout(Some(self.router.live().config.timeouts.client_write));
-        let broken = |none: &NoHead| {
-            if *none == NoHead::Broken {
-                seen::log_broken(&self.router.live(), self.entrance);
+        if let Err(none) = head(&mut session, &self.router, shutdown).await {
+            if let NoHead::Refused(kind) = none {
+                seen::log_refused(&self.router.live(), self.entrance, kind);
+                read::hang_up(session).await;
             }
-        };
-        head(&mut session, &self.router, shutdown).await.inspect_err(broken).ok()?;
-        if self.router.draining.load(Ordering::Relaxed) {
+            return None;
+        }
+        if self.router.draining.load(Ordering::Relaxed) || self.router.clients_room.is_full() {
             session.set_keepalive(None);
         }
         let live = self.router.hold_live();
@@ -327,6 +376,11 @@ impl HttpServerApp for Front {
         let mut options = default_h2_options();
         options.initial_window_size(H2_STREAM_WINDOW_BYTES);
         options.initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES);
+        // A longer head is answered 431 by h2 itself, without a body.
+        let head_bytes_max = self.router.live().config.limits.headers_bytes_max;
+        options.max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX));
+        options.max_local_error_reset_streams(Some(H2_REFUSED_STREAMS_MAX));
+        options.max_send_buffer_size(H2_SEND_BUFFER_BYTES);
         Some(options)
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Version, header};
 use pingora_core::protocols::http::ServerSession;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -18,6 +19,11 @@ use crate::router::PERMIT_BYTES;
 const FIRST_ROOM_BYTES: usize = 256 * 1024;
 /// How long a body waits for memory that others hold.
 const MEMORY_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is read, at most, of a request that was refused.
+const LINGER_BYTES_MAX: usize = 4 * 1024 * 1024;
+const LINGER_WITHIN: Duration = Duration::from_secs(2);
+const SCRATCH_BYTES: usize = 16 * 1024;
 
 /// A body in memory, and the share of the budget that it holds.
 pub(crate) struct Body {
@@ -145,13 +151,31 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
+/// Ends a connection whose head was refused: what is still on its way is read and dropped, so that the answer is not
+/// overtaken by a reset. Bounded in size and time.
+pub(crate) async fn hang_up(session: ServerSession) {
+    let ServerSession::H1(session) = session else { return };
+    let mut stream = session.into_inner();
+    let drain = async {
+        let _ = stream.shutdown().await;
+        let mut dropped = 0;
+        let mut scratch = BytesMut::with_capacity(SCRATCH_BYTES);
+        while let Ok(length @ 1..) = stream.read_buf(&mut scratch).await {
+            dropped += length;
+            if dropped > LINGER_BYTES_MAX {
+                return;
+            }
+            scratch.clear();
+        }
+    };
+    let _ = timeout(LINGER_WITHIN, drain).await;
+}
+
 /// Reads and drops what is left of a body that was refused, so that the answer is not overtaken by a reset. Bounded in
 /// size and time; the connection is closed afterwards.
 pub(crate) async fn linger(session: &mut ServerSession) {
-    const BYTES_MAX: usize = 4 * 1024 * 1024;
-    const WITHIN: Duration = Duration::from_secs(2);
     let drain = async {
-        let mut left = BYTES_MAX;
+        let mut left = LINGER_BYTES_MAX;
         while let Ok(Some(chunk)) = session.read_request_body().await {
             left = left.saturating_sub(chunk.len());
             if left == 0 {
@@ -159,5 +183,5 @@ pub(crate) async fn linger(session: &mut ServerSession) {
             }
         }
     };
-    let _ = timeout(WITHIN, drain).await;
+    let _ = timeout(LINGER_WITHIN, drain).await;
 }

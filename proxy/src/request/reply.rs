@@ -40,7 +40,10 @@ impl From<Kind> for Refusal {
             Kind::ModelNotFound => (404, false, "the model does not exist, or is not served here"),
             Kind::PathNotServed => (403, false, "this path is not served here"),
             Kind::MethodNotAllowed => (405, false, "CONNECT is not served"),
-            Kind::RequestTimeout => (408, false, "the request body did not arrive in time"),
+            Kind::RequestTimeout => (408, false, "the request did not arrive in time"),
+            Kind::HeadersTooLarge => {
+                (431, false, "the request's headers are larger or more than this server accepts")
+            }
             Kind::BodyTooLarge => (413, false, "the request body is larger than this server accepts"),
             Kind::RateLimited => (429, true, "too many requests for this key"),
             Kind::Unreachable => (502, false, "no endpoint could be reached"),
@@ -137,9 +140,9 @@ pub(super) async fn head_alone(session: &mut ServerSession, head: ResponseHeader
     write_alone(session, Box::new(head)).await.map_err(|_| Stop::Gone)
 }
 
-/// Answers a request whose head could not be read, and closes.
-pub(crate) async fn broken_http(session: &mut ServerSession) -> pingora_core::Result<()> {
-    let (mut head, body) = Refusal::from(Kind::BadRequest).shaped()?;
+/// Answers a request whose head could not be read, or not whole, and closes.
+pub(crate) async fn no_head(session: &mut ServerSession, kind: Kind) -> pingora_core::Result<()> {
+    let (mut head, body) = Refusal::from(kind).shaped()?;
     head.insert_header(header::CONTENT_LENGTH, body.len())?;
     session.write_error_response(head, body).await
 }

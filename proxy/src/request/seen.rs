@@ -22,15 +22,15 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PATH_BYTES_MAX: usize = 1024;
 
 /// Tells the access log of a request whose head cannot be read: nothing of it is known but where it came in.
-pub(super) fn log_broken(live: &Live, Entrance { listener, peer, .. }: Entrance) {
+pub(super) fn log_refused(live: &Live, Entrance { listener, peer, .. }: Entrance, kind: Kind) {
     let Some(log) = &live.access_log else { return };
     log.write(&Line {
         time: SystemTime::now(),
         client: Some(peer.to_canonical()),
         listener: Some(Text(listener.to_string().as_bytes())),
-        status: Refusal::from(Kind::BadRequest).status(),
+        status: Refusal::from(kind).status(),
         api: Api::Other.name(),
-        trouble: Some(Kind::BadRequest.name()),
+        trouble: Some(kind.name()),
         ..Line::default()
     });
 }

@@ -14,9 +14,9 @@ use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::{READ_BUFFER_BYTES, TlsError, VERSIONS, authorities, certified, provider};
-use crate::client::Client;
 
 /// Time for a client to finish its handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -55,10 +55,13 @@ fn client_verifier(tls: &config::ServerTls) -> Result<Option<Arc<dyn ClientCertV
 }
 
 /// Answers a client's handshake. Errors: it failed, or took too long; the connection is closed.
-pub(crate) async fn accept(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<Client> {
+pub(crate) async fn accept(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+) -> io::Result<TlsStream<BufReader<TcpStream>>> {
     let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
     let handshake = Box::pin(TlsAcceptor::from(config).accept(stream));
-    Ok(Client::over_tls(timeout(HANDSHAKE_WITHIN, handshake).await??))
+    timeout(HANDSHAKE_WITHIN, handshake).await?
 }
 
 /// The certificates of a listener by the names that they bear.

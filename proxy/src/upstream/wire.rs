@@ -48,13 +48,22 @@ impl From<SocketAddr> for Transport {
     }
 }
 
+impl From<io::Error> for ConnectError {
+    /// Why TCP gave no connection. Lacking descriptors, ports or memory for sockets is our own fault.
+    fn from(error: io::Error) -> Self {
+        const OURS: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::EADDRNOTAVAIL, libc::ENOBUFS, libc::ENOMEM];
+        match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Self::Refused,
+            Some(code) if OURS.contains(&code) => Self::Exhausted,
+            _ => Self::Failed,
+        }
+    }
+}
+
 impl Wire {
     /// A new connection, its handshake included.
     pub(super) async fn connect(to: &Transport) -> Result<Self, ConnectError> {
-        let stream = TcpStream::connect(to.address).await.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectError::Refused,
-            _ => ConnectError::Failed,
-        })?;
+        let stream = TcpStream::connect(to.address).await?;
         stream.set_nodelay(true).map_err(|_| ConnectError::Failed)?;
         match &to.tls {
             None => Ok(Self::Plain(Box::new(Tcp::from(stream)))),
@@ -157,6 +166,27 @@ impl AsyncWrite for Wire {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What this process lacks is told apart from what an engine does.
+    #[test]
+    fn a_shortage_is_ours_and_not_the_engines() {
+        for (code, ours) in [
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::EADDRNOTAVAIL, true),
+            (libc::ECONNREFUSED, false),
+            (libc::EHOSTUNREACH, false),
+            (libc::ETIMEDOUT, false),
+        ] {
+            let error = ConnectError::from(io::Error::from_raw_os_error(code));
+            assert_eq!(error == ConnectError::Exhausted, ours, "{code}");
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::client::Client;
+use crate::client::patience::{Patience, Terms};
 use crate::tls::{TlsError, VERSIONS, server};
 
 type Shaken = (io::Result<Client>, io::Result<TlsStream<TcpStream>>);
@@ -23,7 +24,10 @@ type Shaken = (io::Result<Client>, io::Result<TlsStream<TcpStream>>);
 async fn shake(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> Shaken {
     let (ours, theirs) = connected().await;
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    tokio::join!(server::accept(theirs, server), TlsConnector::from(client).connect(name, ours))
+    let terms = Terms { head: DEADLINE, head_bytes_max: 1024 };
+    let client_of = |stream| Client::over_tls(stream, Patience::fresh(Arc::default(), terms, DEADLINE));
+    let accepted = async { server::accept(theirs, server).await.map(client_of) };
+    tokio::join!(accepted, TlsConnector::from(client).connect(name, ours))
 }
 
 fn served(tls: &config::ServerTls) -> Arc<ServerConfig> {
