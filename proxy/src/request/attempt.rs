@@ -20,7 +20,7 @@ use crate::endpoints::booking::{Booking, Wanted};
 use crate::endpoints::health::Failure;
 use crate::metrics::Kind;
 use crate::pool::{Member, Pool, Taken};
-use crate::upstream::{Answer, Connection, ExchangeError, Request};
+use crate::upstream::{Answer, ConnectError, Connection, ExchangeError, Request};
 
 /// A 500 with a body up to this size is looked into.
 const LOOKED_INTO_BYTES: usize = 1024;
@@ -64,7 +64,12 @@ impl Forward<'_> {
         let wanted = Wanted { blocks, matched: choice.matched, block_tokens, is_streamed: *is_streamed };
         let booking = Booking::new(held, wanted, self.router.clock);
         let connected = unless_gone(self.session, connect(&candidates.pool, member)).await?;
-        let Some(connection) = connected else { return Ok(self.not_connected(&booking)) };
+        let connection = match connected {
+            Ok(connection) => connection,
+            // This process lacks descriptors: no fault of the endpoint's.
+            Err(Some(ConnectError::Exhausted)) => return Err(refuse(Kind::Overloaded)),
+            Err(_) => return Ok(self.not_connected(&booking)),
+        };
         booking.endpoint().set_reachable(true);
         let belief = Belief::commit(&candidates.pool, decision, &choice);
         if self.is_first_try() {
@@ -224,8 +229,10 @@ pub(super) fn prompt_name(decision: &Decision) -> u64 {
     decision.blocks.prompts().flatten().last().map_or(0, |last| last.0)
 }
 
-async fn connect(pool: &Pool, member: &Member) -> Option<Connection> {
-    pool.upstream.connect(member.transport().await?).await.ok()
+/// A connection; the error is `None` where the endpoint's name does not resolve.
+async fn connect(pool: &Pool, member: &Member) -> Result<Connection, Option<ConnectError>> {
+    let transport = member.transport().await.ok_or(None)?;
+    pool.upstream.connect(transport).await.map_err(Some)
 }
 
 /// The whole body of an answer that says it is short; `None` if it does not, or breaks.
