@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::Client;
 use crate::drain::Connected;
+use crate::listen::backlog;
 use crate::router::Router;
 use crate::tls::server;
 
@@ -32,7 +33,7 @@ pub(crate) struct Spoken {
     pub(crate) tls: Option<usize>,
 }
 
-/// Accepts until told to stop. With a router, connections are counted for its drain.
+/// Accepts until told to stop, then what waits already. With a router, connections are counted for its drain.
 pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
     app: impl Fn(SocketAddr) -> Arc<A>,
@@ -41,27 +42,29 @@ pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
     down: watch::Receiver<bool>,
 ) {
     let mut stop = down.clone();
+    let begin = |stream, peer| {
+        let (app, down, connected) = (app(peer), down.clone(), counted.as_ref().map(Connected::new));
+        let router = counted.clone();
+        tokio::spawn(async move {
+            let _connected = connected;
+            let Some(client) = greet(stream, spoken, router.as_deref()).await else { return };
+            connection(client, app, &down).await;
+        });
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|down| *down) => return,
+            _ = stop.wait_for(|down| *down) => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                let (app, down, connected) = (app(peer), down.clone(), counted.as_ref().map(Connected::new));
-                let router = counted.clone();
-                tokio::spawn(async move {
-                    let _connected = connected;
-                    let Some(client) = greet(stream, spoken, router.as_deref()).await else { return };
-                    connection(client, app, &down).await;
-                });
-            }
+            Ok((stream, peer)) => begin(stream, peer),
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 sleep(ACCEPT_REST).await;
             }
         }
     }
+    backlog(listener).for_each(|(stream, peer)| begin(stream, peer));
 }
 
 /// One connection of a client, to its end.

@@ -12,9 +12,11 @@ mod drain;
 mod edge;
 mod endpoints;
 mod learn;
+mod listen;
 mod live;
 mod memory;
 mod metrics;
+mod notify;
 mod pool;
 mod pools;
 pub mod reload;
@@ -22,6 +24,7 @@ mod request;
 mod router;
 pub mod serve;
 mod tls;
+pub mod upgrade;
 mod upstream;
 
 #[cfg(feature = "lab")]

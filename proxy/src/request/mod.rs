@@ -26,7 +26,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::admin;
 use crate::client;
@@ -203,12 +203,21 @@ pub(crate) async fn head(
     shutdown: &ShutdownWatch,
 ) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
-    let keep_alive = router.live().config.timeouts.keep_alive;
+    let (keep_alive, idle) = {
+        let live = router.live();
+        let ending = &live.config.ending;
+        (live.config.timeouts.keep_alive, ending.idle.min(ending.drain / 2))
+    };
+    // Going down, a connection stays for a moment: a request that is on its way would be lost with it.
+    let left = async {
+        let _ = down.wait_for(|down| *down).await;
+        sleep(idle).await;
+    };
     // From the last answer on: a head that comes in drips would hold its connection for ever.
     let read = tokio::select! {
         biased;
         read = timeout(keep_alive + HEAD_WITHIN, session.read_request()) => read.map_err(|_| NoHead::Ended)?,
-        _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
+        () = left => return Err(NoHead::Ended),
     };
     match read {
         Ok(true) => {}
