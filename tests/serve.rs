@@ -318,16 +318,6 @@ async fn sigterm_of_an_idle_router_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn the_drain_has_a_limit() {
-    let stub = Stub::start().await;
-    let mut router = Setup::of(&[&stub]).yaml("drain: 1s").start().await;
-    let (mut client, mut framing, _never) = stream_under_way(&router, &stub).await;
-    router.terminate().await;
-    assert_eq!(router.ended(Duration::from_secs(6)).await.code(), Some(0));
-    assert!(client.piece(&mut framing).await.is_err(), "what was cut looks cut");
-}
-
-#[tokio::test]
 async fn a_draining_router_is_alive_but_not_ready() {
     let stub = Stub::start().await;
     let mut router = Setup::of(&[&stub]).start().await;

@@ -4,6 +4,7 @@
 
 mod discovery;
 mod edge;
+mod ending;
 mod endpoints;
 mod headers;
 mod listeners;
@@ -32,7 +33,6 @@ use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside, W
 /// What most time-outs may be: none is zero.
 pub(crate) const TIMEOUT: Durations = Durations { min: Duration::from_millis(1), max: DURATION_MAX };
 const SIZE: Sizes = Sizes { min: 1, max: BYTES_MAX };
-const DRAIN: Durations = Durations { min: Duration::ZERO, max: DURATION_MAX };
 
 /// See [`crate::load`].
 pub(crate) fn check(
@@ -111,7 +111,6 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
     const RESPONSE_HEADERS: Key =
         live("response_headers", "Whether answers carry the `x-prefixroute-*` headers");
     const WATCH: Key = live("watch", "Whether the file is looked at for changes, and reloaded");
-    const DRAIN_KEY: Key = live("drain", "Time that running requests get after SIGTERM; zero stops at once");
     let (listeners, admin) = listeners::read(top, flags);
     let pools = pools::read(top, flags, said);
     let edge = edge::read(top);
@@ -121,7 +120,7 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
     let access_log = access_log(top);
     let traces = top.optional(TRACES, &TRACES_FORM).map(|url| url.value);
     let watch = top.value(WATCH, &Switch, defaults::WATCH).value;
-    let drain = top.value(DRAIN_KEY, &DRAIN, defaults::DRAIN).value;
+    let ending = ending::read(top);
     Config {
         listeners,
         admin,
@@ -133,7 +132,7 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
         access_log,
         traces,
         watch,
-        drain,
+        ending,
     }
 }
 

@@ -190,6 +190,11 @@ pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that running requests get after SIGTERM. Zero stops at once.
 pub const DRAIN: Duration = Duration::from_secs(30);
+/// Time in which a router that got SIGTERM is not ready and takes connections all the same. A restart on one machine would only take longer
+/// by it; who is found by others (Kubernetes, a load balancer) needs the time that they take to look.
+pub const DRAIN_DELAY: Duration = Duration::ZERO;
+/// Time that an unused connection of a client stays in a drain: many round trips, and hardly a delay of a restart.
+pub const DRAIN_IDLE: Duration = Duration::from_secs(1);
 /// The longest duration in the file: past it a duration is a mistake in units.
 pub const DURATION_MAX: Duration = DAY;
 

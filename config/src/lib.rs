@@ -59,8 +59,21 @@ pub struct Config {
     pub traces: Option<String>,
     /// Whether the file is looked at for changes.
     pub watch: bool,
+    /// How it ends.
+    pub ending: Ending,
+}
+
+/// What a drain gives to clients, and where listeners are handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
     /// Time that running requests get after SIGTERM; zero stops at once.
     pub drain: Duration,
+    /// Time before it, in which the router is not ready and takes connections all the same.
+    pub delay: Duration,
+    /// Time that an unused connection of a client stays in a drain.
+    pub idle: Duration,
+    /// Where another process takes the listeners over; nowhere where absent.
+    pub upgrade_socket: Option<PathBuf>,
 }
 
 /// An address that clients connect to and what is spoken there.

@@ -53,6 +53,7 @@ fn few_keys_need_a_restart() {
         "admin",
         "limits.bodies_bytes_max",
         "traces",
+        "upgrade_socket",
     ];
     assert_eq!(config::restart_keys(), keys);
 }

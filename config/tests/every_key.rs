@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use config::{
-    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Dns, Edge, Endpoint, Engine,
-    EngineKind, Flags, Health, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool,
+    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Dns, Edge, Ending, Endpoint,
+    Engine, EngineKind, Flags, Health, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool,
     PoolLimits, Protocol, Queue, Retry, Secret, ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
 };
 use given::values::{SECOND, default_pool, endpoint, listener, strings};
@@ -193,7 +193,12 @@ fn every_key_is_read() {
         access_log: Some(AccessLog::File(PathBuf::from("logs/access.jsonl"))),
         traces: Some("http://127.0.0.1:4318/v1/traces".to_owned()),
         watch: false,
-        drain: 3600 * SECOND,
+        ending: Ending {
+            drain: 3600 * SECOND,
+            delay: 5 * SECOND,
+            idle: 3 * SECOND,
+            upgrade_socket: Some(PathBuf::from("run/upgrade.sock")),
+        },
         pools: config.pools.clone(),
         edge: config.edge.clone(),
     };

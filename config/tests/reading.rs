@@ -5,7 +5,11 @@ mod given;
 
 use std::path::PathBuf;
 
-use config::{AccessLog, ClientKey, ClientTimeouts, Config, Edge, Flags, Limits, Pool, Protocol, load};
+use std::time::Duration;
+
+use config::{
+    AccessLog, ClientKey, ClientTimeouts, Config, Edge, Ending, Flags, Limits, Pool, Protocol, load,
+};
 use given::values::{SECOND, default_pool, endpoint, listener, strings};
 use given::{EVERY_KEY, Given, file, with_flags};
 use picker::hash::BlockSize;
@@ -43,7 +47,7 @@ fn nothing_written_is_all_defaults() {
         access_log: None,
         traces: None,
         watch: true,
-        drain: 30 * SECOND,
+        ending: Ending { drain: 30 * SECOND, delay: Duration::ZERO, idle: SECOND, upgrade_socket: None },
     };
     assert_eq!(load(None, &Flags::default(), &Given::default()).unwrap().config, defaults);
     for text in ["{}", "\u{feff}{}", "pools: [{}]", "limits: {}\n", "{\n\t\"timeouts\": {}\n}\n"] {
@@ -238,6 +242,7 @@ fn paths_are_from_the_folder_of_the_file() {
     ];
     assert_eq!(files, each_once);
     assert_eq!(loaded.config.access_log, Some(AccessLog::File(PathBuf::from("etc/logs/access.jsonl"))));
+    assert_eq!(loaded.config.ending.upgrade_socket, Some(PathBuf::from("etc/run/upgrade.sock")));
     let stdout = file("access_log: stdout").unwrap().access_log;
     assert_eq!(stdout, Some(AccessLog::Stdout));
 }

@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::client::patience::{Patience, Terms};
 use crate::descriptors::{SHARES, is_readable};
 use crate::drain::Connected;
+use crate::listen::backlog;
 use crate::room::Room;
 use crate::router::Router;
 use crate::tls::server;
@@ -102,7 +103,8 @@ impl Gate {
     }
 }
 
-/// Accepts until told to stop, while there is a place. Who comes beyond that waits in the listen backlog.
+/// Accepts until told to stop, while there is a place, then what waits already. Who comes beyond the places waits in the listen
+/// backlog.
 pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: TcpListener,
     app: impl Fn(SocketAddr) -> Arc<A>,
@@ -112,6 +114,15 @@ pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
 ) {
     let mut stop = down.clone();
     let (mut of_room, mut of_accept) = (Complaint::default(), Complaint::default());
+    let begin = |stream, peer| {
+        let (app, down, gate) = (app(peer), down.clone(), gate.clone());
+        let held = (gate.room().enter(), gate.counted());
+        tokio::spawn(async move {
+            let _held = held;
+            let Some(client) = greet(stream, spoken, &gate).await else { return };
+            connection(client, app, &down).await;
+        });
+    };
     loop {
         let next = async {
             gate.has_place(&listener, &mut of_room).await;
@@ -119,18 +130,10 @@ pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
         };
         let accepted = tokio::select! {
             accepted = next => accepted,
-            _ = stop.wait_for(|down| *down) => return,
+            _ = stop.wait_for(|down| *down) => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                let (app, down, gate) = (app(peer), down.clone(), gate.clone());
-                let held = (gate.room().enter(), gate.counted());
-                tokio::spawn(async move {
-                    let _held = held;
-                    let Some(client) = greet(stream, spoken, &gate).await else { return };
-                    connection(client, app, &down).await;
-                });
-            }
+            Ok((stream, peer)) => begin(stream, peer),
             // That client has left already.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
@@ -142,6 +145,7 @@ pub(crate) async fn accept<A: ServerApp + Send + Sync + 'static>(
             }
         }
     }
+    backlog(listener).for_each(|(stream, peer)| begin(stream, peer));
 }
 
 /// When something was told of last that may happen many times a second.

@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use config::inference_pool::{self, InferencePool};
 use config::{Faults, Flags, Setting};
 use proxy::reload::{self, Source};
+use proxy::serve::{Prepared, Signals};
+use proxy::upgrade::{self, Inherited};
 use tokio::runtime::{Builder, Runtime};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -39,7 +41,7 @@ struct Cli {
 enum Command {
     /// The proxy. Flags alone suffice; flags override the file
     #[command(
-        after_help = "Example:\n  prefixroute serve --endpoint a=http://127.0.0.1:8001 --endpoint b=http://127.0.0.1:8002"
+        after_help = "Examples:\n  prefixroute serve --endpoint a=http://127.0.0.1:8001 --endpoint b=http://127.0.0.1:8002\n  prefixroute serve --config prefixroute.yaml --upgrade"
     )]
     Serve(ServeArgs),
     /// Validates configuration: every fault as file:line:column: path: reason
@@ -97,6 +99,9 @@ struct ServeArgs {
     /// Address of metrics, health and state [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// Takes the place of a running router, which gets SIGQUIT: its listeners come over `upgrade_socket`
+    #[arg(long)]
+    upgrade: bool,
 }
 
 #[derive(Args)]
@@ -133,7 +138,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn serve(args: ServeArgs) -> ExitCode {
-    let ServeArgs { config: file, endpoints, policy, port, listen, admin } = args;
+    let ServeArgs { config: file, endpoints, policy, port, listen, admin, upgrade } = args;
     let flags = Flags { endpoints, policy, port, listen, admin };
     let read = match file {
         Some(file) => reload::Read::from_file(Source::new(file, flags)),
@@ -147,17 +152,36 @@ fn serve(args: ServeArgs) -> ExitCode {
     let (Ok(data), Ok(control)) = (data_runtime(), control_runtime()) else {
         return failed("cannot start threads");
     };
-    let ended = match proxy::serve::start(read, data.handle(), control.handle()) {
+    let inherited = if upgrade { upgrade::take(read.upgrade_socket()) } else { Ok(Inherited::default()) };
+    let inherited = match inherited {
+        Ok(inherited) => inherited,
+        Err(error) => return wrong(&error.to_string()),
+    };
+    let signals = match Signals::listen(control.handle()) {
+        Ok(signals) => signals,
+        Err(error) => return failed(&format!("cannot wait for signals: {error}")),
+    };
+    let ended = match proxy::serve::prepare(read, inherited, data.handle(), control.handle()) {
         Err(error) => wrong(&error.to_string()),
-        Ok(running) => match control.block_on(running.until_signalled()) {
-            Ok(_) => ExitCode::SUCCESS,
-            Err(error) => failed(&format!("cannot wait for signals: {error}")),
-        },
+        Ok(prepared) => serve_prepared(prepared, signals, &control),
     };
     // A file that does not answer holds up a thread, but not the end.
     data.shutdown_timeout(ENDED_WITHIN);
     control.shutdown_timeout(ENDED_WITHIN);
     ended
+}
+
+/// Serves to the end.
+fn serve_prepared(prepared: Prepared, signals: Signals, control: &Runtime) -> ExitCode {
+    control.block_on(prepared.looks_around());
+    match prepared.serve() {
+        Err(error) => failed(&error.to_string()),
+        // The log says how many were cut.
+        Ok(running) => match control.block_on(running.until_signalled(signals)) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    }
 }
 
 /// Faults of all files come at once; what holds is explained only where there are none.

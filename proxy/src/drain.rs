@@ -1,10 +1,12 @@
 //! Going down without losing a request: who is still connected, and when everybody is done.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -59,13 +61,44 @@ impl Connections {
     }
 }
 
-/// Resolves at SIGTERM or SIGINT. Errors: the system gives no signal handler.
-pub(crate) async fn signalled() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// SIGTERM, SIGINT.
+    End,
+    /// SIGQUIT: a process that takes over.
+    Upgrade,
+}
+
+/// The signals that end a router. Once there is one, they no longer end the process by themselves.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+}
+
+impl Signals {
+    /// Listens for them on a runtime. Errors: the system gives no signal handler.
+    pub fn listen(runtime: &Handle) -> io::Result<Self> {
+        let _entered = runtime.enter();
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+        })
     }
-    Ok(())
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Wanted {
+        tokio::select! {
+            _ = self.terminate.recv() => Wanted::End,
+            _ = self.interrupt.recv() => Wanted::End,
+            _ = self.quit.recv() => Wanted::Upgrade,
+        }
+    }
+
+    /// The next one that wants an end.
+    pub(crate) async fn end(&mut self) {
+        while self.next().await != Wanted::End {}
+    }
 }

@@ -13,9 +13,11 @@ mod drain;
 mod edge;
 mod endpoints;
 mod learn;
+mod listen;
 mod live;
 mod memory;
 mod metrics;
+mod notify;
 mod pool;
 mod pools;
 pub mod reload;
@@ -24,6 +26,7 @@ mod room;
 mod router;
 pub mod serve;
 mod tls;
+pub mod upgrade;
 mod upstream;
 
 #[cfg(feature = "lab")]

@@ -27,6 +27,8 @@ pub(crate) struct Router {
     /// Budget of request bodies in memory, in permits.
     pub(crate) bodies: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
+    /// Another process serves at the same addresses.
+    pub(crate) handed_over: AtomicBool,
     /// Connections of clients, over all listeners.
     pub(crate) connections: Connections,
     /// Where clients' connections have their places, and where the admin listener's have theirs.
@@ -50,6 +52,7 @@ impl Router {
             recent: Recent::default(),
             bodies,
             draining: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             connections: Connections::default(),
             clients_room: Arc::default(),
             admin_room: Arc::default(),
@@ -89,8 +92,9 @@ impl Router {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Whether a new request would find an endpoint.
+    /// Whether a new request would find an endpoint here, or in the process that has taken over.
     pub(crate) fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed) && self.live().pools.iter().any(|pool| pool.ready())
+        let takes_more = !self.draining.load(Ordering::Relaxed) || self.handed_over.load(Ordering::Relaxed);
+        takes_more && self.live().pools.iter().any(|pool| pool.ready())
     }
 }

@@ -1,7 +1,7 @@
 //! An HTTP/2 client with prior knowledge, for the h2c listener.
 
 use crate::client::Response;
-use crate::wait::{DEADLINE, within};
+use crate::wait::{DEADLINE, until, within};
 use crate::wire::Head;
 use bytes::{Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
@@ -75,6 +75,15 @@ impl H2Client {
         let body = body.into();
         let length = declare_length.then_some(body.len());
         self.exchange(post_request(path, length), body).await
+    }
+
+    /// Waits until the server takes no more streams; why.
+    pub async fn refuses_streams(&self) -> h2::Error {
+        until("the connection to take no more streams", DEADLINE, || self.refusal()).await
+    }
+
+    async fn refusal(&self) -> Option<h2::Error> {
+        self.requests.clone().ready().await.err()
     }
 
     /// Drops the connection with all its streams.

@@ -209,8 +209,20 @@ impl Router {
 
     /// Sends it a signal, by its name without SIG.
     pub async fn signal(&self, name: &str) {
-        let signal = Command::new("kill").args([&format!("-{name}"), &self.process.pid.to_string()]).status();
-        assert!(signal.await.expect("a kill command").success());
+        self.process.signal(name).await;
+    }
+
+    /// A further process with the same file and these flags.
+    pub fn successor(&self, flags: &[&str]) -> Successor {
+        self.successor_with(flags, &[])
+    }
+
+    /// The same with these variables.
+    pub fn successor_with(&self, flags: &[&str], variables: &[(&str, &PathBuf)]) -> Successor {
+        let mut command = Command::new(binary());
+        command.args(["serve", "--config"]).arg(&self.file).args(flags).env_remove("PREFIXROUTE_LOG");
+        command.envs(variables.iter().copied());
+        Successor(Process::start(command))
     }
 
     /// Descriptors that it has open.
@@ -221,6 +233,41 @@ impl Router {
     /// Waits for its end.
     pub async fn ended(&mut self, deadline: Duration) -> ExitStatus {
         within("the router to end", deadline, self.process.child.wait()).await.unwrap()
+    }
+}
+
+/// A process that is to take a router's place.
+pub struct Successor(Process);
+
+impl Successor {
+    /// Its id.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Whether it has said that it serves.
+    pub fn serves(&self) -> bool {
+        self.output().lines().any(|line| serving(line).is_some())
+    }
+
+    /// What it wrote to stdout and stderr so far.
+    pub fn output(&self) -> String {
+        self.0.output()
+    }
+
+    /// Asks it to end, as a supervisor does.
+    pub async fn terminate(&self) {
+        self.signal("TERM").await;
+    }
+
+    /// Sends it a signal, by its name without SIG.
+    pub async fn signal(&self, name: &str) {
+        self.0.signal(name).await;
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self, deadline: Duration) -> ExitStatus {
+        within("the new router to end", deadline, self.0.child.wait()).await.unwrap()
     }
 }
 
@@ -267,6 +314,11 @@ impl Process {
 
     fn output(&self) -> String {
         self.output.lock().clone()
+    }
+
+    async fn signal(&self, name: &str) {
+        let signal = Command::new("kill").args([&format!("-{name}"), &self.pid.to_string()]).status();
+        assert!(signal.await.expect("a kill command").success());
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn needing_restart(old: &Config, new: &Config) -> Vec<String> {
     check(old.admin != new.admin, "admin");
     check(old.limits.bodies_bytes_max != new.limits.bodies_bytes_max, "limits.bodies_bytes_max");
     check(old.traces != new.traces, "traces");
+    check(old.ending.upgrade_socket != new.ending.upgrade_socket, "upgrade_socket");
     found
 }
 
@@ -273,6 +274,7 @@ mod tests {
             ("admin", "admin: 127.0.0.1:9091\n", "admin"),
             ("limits.bodies_bytes_max", "limits: {bodies_bytes_max: 2GiB}\n", "limits.bodies_bytes_max"),
             ("traces", "traces: \"http://127.0.0.1:4318/v1/traces\"\n", "traces"),
+            ("upgrade_socket", "upgrade_socket: upgrade.sock\n", "upgrade_socket"),
         ];
         let old = loaded(&pool(""));
         for (key, text, named) in variants {

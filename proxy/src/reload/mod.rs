@@ -10,6 +10,7 @@ mod marks;
 mod watch;
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -117,6 +118,11 @@ impl Read {
     /// What was read by other means: it cannot be read again.
     pub fn once(loaded: Loaded) -> Self {
         Self { loaded, source: None, marks: Marks::default() }
+    }
+
+    /// Where another process hands its listeners over.
+    pub fn upgrade_socket(&self) -> Option<&Path> {
+        self.loaded.config.ending.upgrade_socket.as_deref()
     }
 
     /// What holds.

@@ -29,6 +29,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::server::ShutdownWatch;
 use pingora_http::RequestHeader;
+use tokio::time::sleep;
 
 use crate::admin;
 use crate::client;
@@ -238,19 +239,25 @@ pub(crate) async fn head(
     shutdown: &ShutdownWatch,
 ) -> Result<(), NoHead> {
     let mut down = shutdown.clone();
-    let (keep_alive, terms) = {
+    let (keep_alive, idle, terms) = {
         let live = router.live();
-        (live.config.timeouts.keep_alive, Terms::of(&live.config))
+        let ending = &live.config.ending;
+        (live.config.timeouts.keep_alive, ending.idle.min(ending.drain / 2), Terms::of(&live.config))
     };
     client::expect_head(session, keep_alive, terms);
     if session.get_keepalive().is_some() {
         // pingora's own time for each read; ours is for all of them and ends before.
         session.set_keepalive(Some((keep_alive.max(terms.head) + SPARE).as_secs()));
     }
+    // Going down, a connection stays for a moment: a request that is on its way would be lost with it.
+    let left = async {
+        let _ = down.wait_for(|down| *down).await;
+        sleep(idle).await;
+    };
     let read = tokio::select! {
         biased;
         read = session.read_request() => read,
-        _ = down.wait_for(|down| *down) => return Err(NoHead::Ended),
+        () = left => return Err(NoHead::Ended),
     };
     let impatience = client::impatience(session);
     client::has_head(session);
