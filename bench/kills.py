@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Engines killed without a word, one every other second, under a load that does not wait: what is lost, and why.
+
+    cargo build --release && bench/kills.py [--minutes 5] [--rate 200] [--every 2] [--seed 1]
+    bench/kills.py --minutes 0.5 --out /tmp/kills      # a short one whose logs are kept there
+
+Four fake servers. Every `--every` seconds one gets SIGKILL and is started again on its port 0.1 to 1 s later. A third of the
+requests are streams. A request may be lost only if the killed engine had it, which the client sees in one of these ways:
+
+  broken in the body, visibly             the engine had answered: never a clean end, never an invented [DONE]
+  broken between head and body            the same, and no token had come yet
+  router's error: 502 upstream_broke      the engine had the request and died before a byte; no second generation
+
+Everything else is a fault of the router, as is a request that is lost with no kill in its life, of its own endpoint where that
+is known. Every request must stand once in the access log, with the same ending, and in the metrics; in flight is 0 at the end.
+Exit 0 if so, 1 if not, 2 for wrong options. Nothing but loopback; all processes end with the command.
+"""
+
+import argparse
+import asyncio
+import collections
+import signal
+import sys
+
+import fleet as fleets
+import ledger as ledgers
+import traffic
+
+# How a request may be lost whose engine is killed.
+BROKE = "502 upstream_broke"
+
+
+async def kill_on_and_on(fleet, every):
+    names = sorted(fleet.engines)
+    while True:
+        await asyncio.gather(
+            asyncio.sleep(every),
+            fleet.engines[fleet.chance.choice(names)].restart("kill", signal.SIGKILL, fleet.chance.uniform(0.1, min(1.0, every / 2))))
+
+
+def lost(requests):
+    return [request for request in requests if request.outcome != traffic.WHOLE]
+
+
+def is_excused(request, faults):
+    """Whether a kill in its life explains that a request was lost."""
+    met = [fault for fault in faults if fault.meets(request.sent, request.ended)]
+    if request.outcome in (traffic.CUT, traffic.HEAD_ONLY):
+        return any(fault.engine == request.endpoint for fault in met)
+    return request.title().endswith(BROKE) and bool(met)
+
+
+def strict(fault):
+    """A kill lasts a moment: who came after it has no excuse."""
+    return fleets.Fault(fault.kind, fault.engine, fault.begin, fault.begin + 0.05)
+
+
+async def run(fleet, options):
+    for name in "abcd":
+        fleet.add_fake(name)
+    await fleet.serve()
+    client = traffic.Client(fleet.data, options.rate, options.seed, streams=options.streams)
+    killing = asyncio.create_task(kill_on_and_on(fleet, options.every))
+    sending = asyncio.create_task(client.run(options.minutes * 60))
+    await asyncio.wait({killing, sending}, return_when=asyncio.FIRST_COMPLETED)
+    killing.cancel()
+    if killing.done() and not killing.cancelled():
+        killing.result()  # an engine that did not come back
+    await sending
+    for engine in fleet.engines.values():
+        if engine.process.poll() is not None:
+            engine.start()
+        await engine.up()
+    return client, await fleet.quiet()
+
+
+def report(fleet, client, in_flight, options):
+    ledger = ledgers.Ledger(fleet, client)
+    ledger.check(in_flight)
+    ledger.check_engines(fleet.engines)
+    kills = [strict(fault) for fault in fleet.faults]
+    without = [request for request in lost(ledger.requests) if not is_excused(request, kills)]
+    if without:
+        ledger.fault(f"lost though no kill explains it: {len(without)}", map(ledger.show, without))
+    gone, page = lost(ledger.requests), fleet.metrics()
+    attempts = collections.Counter(lines[0]["attempts"] for lines in ledger.lines.values())
+    whole = [request for request in ledger.requests if request.outcome == traffic.WHOLE]
+    print(f"{len(kills)} kills in {options.minutes:g} min, {len(ledger.requests):,} requests at {options.rate:g}/s "
+          f"(at most {ledger.late_seconds:.2f} s behind), {len(gone):,} lost, {len(gone) / max(1, len(kills)):.1f} a kill\n")
+    print(ledger.table())
+    print(f"\nconnect failures that the router met: {page.get('prefixroute_endpoint_connect_failures_total', 0):.0f}; that clients saw: "
+          f"{sum(request.code in ('unreachable', 'no_endpoint') for request in gone)}")
+    print("endpoints tried for a request: " + ", ".join(f"{count:,} x {tries}" for tries, count in sorted(attempts.items())))
+    first = [request.first_byte for request in whole if request.kind == "stream"]
+    print(f"first byte of whole streams: p50 {ledgers.percentile(first, 0.5) * 1e3:.1f} ms, p99 {ledgers.percentile(first, 0.99) * 1e3:.1f} ms")
+    return ledger.verdict()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    fleets.options(parser, minutes=5)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next (2)")
+    parser.add_argument("--streams", type=float, default=1 / 3, help="share of the requests that are streams (a third)")
+    options = parser.parse_args()
+    folder = fleets.check(parser, options)
+    with fleets.Fleet(folder, options.binary, options.seed) as fleet:
+        try:
+            client, in_flight = asyncio.run(run(fleet, options))
+        except RuntimeError as error:
+            sys.exit(f"{error}")
+        code = report(fleet, client, in_flight, options)
+    print(f"logs: {folder}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
