@@ -26,9 +26,6 @@ import fleet as fleets
 import ledger as ledgers
 import traffic
 
-# How a request may be lost whose engine is killed.
-BROKE = "502 upstream_broke"
-
 
 async def kill_on_and_on(fleet, every):
     names = sorted(fleet.engines)
@@ -36,23 +33,6 @@ async def kill_on_and_on(fleet, every):
         await asyncio.gather(
             asyncio.sleep(every),
             fleet.engines[fleet.chance.choice(names)].restart("kill", signal.SIGKILL, fleet.chance.uniform(0.1, min(1.0, every / 2))))
-
-
-def lost(requests):
-    return [request for request in requests if request.outcome != traffic.WHOLE]
-
-
-def is_excused(request, faults):
-    """Whether a kill in its life explains that a request was lost."""
-    met = [fault for fault in faults if fault.meets(request.sent, request.ended)]
-    if request.outcome in (traffic.CUT, traffic.HEAD_ONLY):
-        return any(fault.engine == request.endpoint for fault in met)
-    return request.title().endswith(BROKE) and bool(met)
-
-
-def strict(fault):
-    """A kill lasts a moment: who came after it has no excuse."""
-    return fleets.Fault(fault.kind, fault.engine, fault.begin, fault.begin + 0.05)
 
 
 async def run(fleet, options):
@@ -78,11 +58,8 @@ def report(fleet, client, in_flight, options):
     ledger = ledgers.Ledger(fleet, client)
     ledger.check(in_flight)
     ledger.check_engines(fleet.engines)
-    kills = [strict(fault) for fault in fleet.faults]
-    without = [request for request in lost(ledger.requests) if not is_excused(request, kills)]
-    if without:
-        ledger.fault(f"lost though no kill explains it: {len(without)}", map(ledger.show, without))
-    gone, page = lost(ledger.requests), fleet.metrics()
+    ledger.check_losses()
+    kills, gone, page = ledger.faults, ledger.lost(), fleet.metrics()
     attempts = collections.Counter(lines[0]["attempts"] for lines in ledger.lines.values())
     whole = [request for request in ledger.requests if request.outcome == traffic.WHOLE]
     print(f"{len(kills)} kills in {options.minutes:g} min, {len(ledger.requests):,} requests at {options.rate:g}/s "

@@ -4,12 +4,22 @@ Used by kills.py, soak.py and engines.py. A [`Ledger`] gathers faults in words; 
 """
 
 import collections
+import dataclasses
 import json
 
 import traffic
 
 # How the access log may name what a client saw: (its outcome) -> troubles.
 CUT_TROUBLES = {"mid_stream", "upstream_timeout"}
+# What a client may see of a request that met a fault of its engine: endings of answers that name the engine, and others.
+BROKEN = (traffic.CUT, traffic.HEAD_ONLY)
+EXCUSES = {
+    "kill": (BROKEN, ("502 upstream_broke",)),
+    "restart": ((*BROKEN, traffic.ERROR_EVENT, f"{traffic.ENGINES_ERROR}: 500", f"{traffic.ENGINES_ERROR}: 503"), ("502 upstream_broke",)),
+    "hang": (BROKEN, ("504 upstream_timeout",)),
+}
+# A kill lasts a moment: who came after it has no excuse.
+KILL_SECONDS = 0.05
 
 
 class Ledger:
@@ -19,6 +29,8 @@ class Ledger:
         self.fleet, self.requests = fleet, client.requests
         self.late_seconds = client.late_seconds
         self.wrong = []
+        self.faults = [dataclasses.replace(fault, end=fault.begin + KILL_SECONDS) if fault.kind == "kill" else fault
+                       for fault in fleet.faults]
         lines = (fleet.folder / "access.jsonl").read_text().splitlines()
         self.lines = collections.defaultdict(list)
         for line in map(json.loads, lines):
@@ -92,6 +104,27 @@ class Ledger:
             left = figures.get("vllm:num_requests_running", 0) + figures.get("vllm:num_requests_waiting", 0)
             if left:
                 self.fault(f"{name} has {left:.0f} requests at the end")
+
+    def check_losses(self, excuse=lambda _: None):
+        """Each lost request met a fault that explains it: one of its engine's, or what `excuse` names. Gives these by request."""
+        reasons = [(request, excuse(request) or self.excuse(request)) for request in self.lost()]
+        without = [request for request, reason in reasons if reason is None]
+        if without:
+            self.fault(f"lost though no fault explains it: {len(without)}", map(self.show, without))
+        return collections.Counter(reason for _, reason in reasons if reason)
+
+    def lost(self):
+        return [request for request in self.requests if request.outcome not in (traffic.WHOLE, traffic.LEFT)]
+
+    def excuse(self, request):
+        """The kind of a fault in a request's life that explains its ending; of its own engine where the answer names it."""
+        title = request.title()
+        for fault in self.faults:
+            named, unnamed = EXCUSES.get(fault.kind, ((), ()))
+            is_own = title in named and fault.engine == request.endpoint
+            if fault.meets(request.sent, request.ended) and (is_own or title.endswith(unnamed)):
+                return fault.kind
+        return None
 
     def show(self, request):
         """One request in a line, beside what the access log has of it. No prompt."""

@@ -75,16 +75,15 @@ class Engine:
             writer.write(reply(fault, b'{"error":{"message":"out of order","code":%s}}' % fault.encode(), "retry-after: 1\r\n"))
             return True
         self.number += 1
-        if asked["stream"]:
-            return await self.stream(writer, asked["max_tokens"], fault)
-        return await self.whole(writer, asked["max_tokens"], fault)
+        speak = self.stream if asked["stream"] else self.whole
+        return await speak(writer, f"chatcmpl-{self.number}", asked["max_tokens"], fault)
 
     def words(self, tokens):
         return "".join(traffic.WORDS[place % len(traffic.WORDS)] for place in range(tokens)).lstrip()
 
-    async def whole(self, writer, tokens, fault):
+    async def whole(self, writer, name, tokens, fault):
         page = reply(200, json.dumps({
-            "id": f"chatcmpl-{self.number}", "object": "chat.completion", "system_fingerprint": f"stub-{self.name}",
+            "id": name, "object": "chat.completion", "system_fingerprint": f"stub-{self.name}",
             "choices": [{"index": 0, "message": {"role": "assistant", "content": self.words(tokens)}, "finish_reason": "length"}],
             "usage": {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}}).encode())
         body = page.index(b"\r\n\r\n") + 4
@@ -98,14 +97,14 @@ class Engine:
         writer.write(page)
         return fault != "closes afterwards"
 
-    async def stream(self, writer, tokens, fault):
+    async def stream(self, writer, name, tokens, fault):
         event = lambda text: b"%x\r\n%s\r\n" % (len(text), text)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         if fault == "head only":
             return False
         for place in range(tokens):
             word = traffic.WORDS[place % len(traffic.WORDS)]
-            page = json.dumps({"id": f"chatcmpl-{self.number}", "system_fingerprint": f"stub-{self.name}", "choices": [
+            page = json.dumps({"id": name, "system_fingerprint": f"stub-{self.name}", "choices": [
                 {"index": 0, "delta": {"content": word if place else word.lstrip()}}]})
             writer.write(event(f"data: {page}\n\n".encode()))
             await writer.drain()

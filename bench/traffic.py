@@ -193,7 +193,7 @@ class Client:
         self.streams, self.leaves, self.tokens, self.model, self.checks_words = streams, leaves, tokens, model, checks_words
         self.systems = [self.text(system_bytes) for _ in range(tenants)]
         self.idle, self.requests, self.tasks = [], [], set()
-        self.flooding = False
+        self.flooding, self.until = False, 0.0
         self.late_seconds = 0.0  # how far behind its plan it ever was
 
     def text(self, size):
@@ -201,10 +201,10 @@ class Client:
         return " ".join(word() for _ in range(size // 6 + 1))[:size]
 
     async def run(self, seconds):
-        """Sends for `seconds`, then waits for the last answer."""
-        start = time.monotonic()
-        number, due = 0, start
-        while due < start + seconds:
+        """Sends for `seconds`, or until `until` is set to an earlier time, then waits for the last answer."""
+        due = time.monotonic()
+        self.until = due + seconds
+        while due < self.until:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.late_seconds = max(self.late_seconds, time.monotonic() - due)
             if len(self.tasks) >= OUTSTANDING_MAX:
@@ -212,7 +212,6 @@ class Client:
             task = asyncio.create_task(self.serve(self.plan(len(self.requests))))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-            number += 1
             # A flood is as much again of prompts that were never seen.
             due += 1 / self.rate / (2 if self.flooding else 1)
         while self.tasks:
