@@ -24,7 +24,7 @@ def line(x1, y1, x2, y2, colour="#ddd", width=1):
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
 
 
-def panel(top, title, curves, seconds, across):
+def panel(top, title, curves, across):
     """One diagram. `curves`: name -> [(second, value)]; the scale begins at 0."""
     highest = max([value for points in curves.values() for _, value in points] or [1]) or 1
     step = round_step(highest * 1.05, 5)
@@ -34,10 +34,12 @@ def panel(top, title, curves, seconds, across):
     for number in range(round(ceiling / step) + 1):
         parts += [line(LEFT, up(number * step), WIDTH - RIGHT, up(number * step)),
                   text(LEFT - 8, up(number * step) + 4, f"{number * step:g}", "end")]
+    right = WIDTH - RIGHT
     for place, (name, points) in enumerate(curves.items()):
         path = " ".join(f"{across(second):.1f},{up(value):.1f}" for second, value in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[place]}" stroke-width="1.5"/>')
-        parts.append(text(WIDTH - RIGHT - 130 * (len(curves) - 1 - place), top - 8, name, "end", colour=COLOURS[place]))
+        parts.append(text(right, top - 8, name, "end", colour=COLOURS[place]))
+        right -= 8 * len(name) + 24
     return parts + [line(LEFT, top, LEFT, top + PANEL, "#333"), line(LEFT, top + PANEL, WIDTH - RIGHT, top + PANEL, "#333")]
 
 
@@ -61,7 +63,7 @@ def draw(path, title, panels, marks, seconds):
         x = across(number * step * (60 if minute else 1))
         parts += [line(x, lanes, x, bottom, "#f0f0f0"), text(x, bottom + 18, f"{number * step:g}", "middle")]
     for place, (name, curves) in enumerate(panels):
-        parts += panel(first + place * (PANEL + GAP), name, curves, seconds, across)
+        parts += panel(first + place * (PANEL + GAP), name, curves, across)
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, bottom + 38, "minutes" if minute else "seconds", "middle"))
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 52}" font-family="sans-serif">'
                     f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n')

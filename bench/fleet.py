@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import reloads
@@ -98,9 +99,10 @@ class Engine:
             finally:
                 self.signal(signal.SIGCONT)
 
-    def figures(self, wanted="vllm:"):
-        """Its own counters and gauges, summed over labels but `finished_reason`."""
-        return series(reloads.ask(self.port, "GET", "/metrics")[1], wanted, "finished_reason")
+    def figures(self):
+        """Its own counters and gauges, summed over labels but `finished_reason`, and when it began."""
+        page = reloads.ask(self.port, "GET", "/metrics")[1]
+        return series(page, ("vllm:", "process_start_time"), "finished_reason")
 
 
 class Fleet:
@@ -213,19 +215,18 @@ def series(page, prefix, label):
     return found
 
 
-def options(parser, minutes):
+def options(parser, minutes, rate=200.0, lasts="how long requests are sent"):
     """The options that all commands have."""
-    parser.add_argument("--minutes", type=float, default=minutes, help=f"how long requests are sent ({minutes})")
-    parser.add_argument("--rate", type=float, default=200.0, help="requests a second, whatever the answers do (200)")
+    parser.add_argument("--minutes", type=float, default=minutes, help=f"{lasts} ({minutes:g})")
+    parser.add_argument("--rate", type=float, default=rate, help=f"requests a second, whatever the answers do ({rate:g})")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and faults (1)")
     parser.add_argument("--binary", type=pathlib.Path, default=reloads.TARGET / "release/prefixroute",
                         help="the router to be tried (target/release/prefixroute)")
     parser.add_argument("--out", type=pathlib.Path, help="folder for results and logs (a new temporary one)")
 
 
-def check(parser, chosen, engine_names=()):
+def check(parser, chosen):
     """Ends with 2 on options that make no sense; gives the folder for results."""
-    import tempfile
     if not chosen.minutes > 0 or not chosen.rate > 0:
         parser.error("--minutes and --rate: wanted more than 0")
     if not os.access(chosen.binary, os.X_OK):

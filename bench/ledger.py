@@ -15,7 +15,8 @@ CUT_TROUBLES = {"mid_stream", "upstream_timeout"}
 BROKEN = (traffic.CUT, traffic.HEAD_ONLY)
 EXCUSES = {
     "kill": (BROKEN, ("502 upstream_broke",)),
-    "restart": ((*BROKEN, traffic.ERROR_EVENT, f"{traffic.ENGINES_ERROR}: 500", f"{traffic.ENGINES_ERROR}: 503"), ("502 upstream_broke",)),
+    "restart": ((*BROKEN, traffic.ERROR_EVENT, traffic.ABORTED, f"{traffic.ENGINES_ERROR}: 500", f"{traffic.ENGINES_ERROR}: 503"),
+                ("502 upstream_broke",)),
     "hang": (BROKEN, ("504 upstream_timeout",)),
 }
 # A kill lasts a moment: who came after it has no excuse.

@@ -105,7 +105,7 @@ class Engine:
         for place in range(tokens):
             word = traffic.WORDS[place % len(traffic.WORDS)]
             page = json.dumps({"id": name, "system_fingerprint": f"stub-{self.name}", "choices": [
-                {"index": 0, "delta": {"content": word if place else word.lstrip()}}]})
+                {"index": 0, "delta": {"content": word if place else word.lstrip()}, "finish_reason": None}]})
             writer.write(event(f"data: {page}\n\n".encode()))
             await writer.drain()
             if place == tokens // 2 and fault in ("reset in the body", "end in the body", "short of its length"):

@@ -30,6 +30,7 @@ WRONG = "wrong bytes"
 LATE = "no whole answer in time"
 LEFT = "client left on purpose"
 ERROR_EVENT = "engine's error within a stream"
+ABORTED = "engine gave up: finish_reason abort, or [DONE] alone"
 # What must never be seen, whatever happens to the engines.
 NEVER = (NO_CONNECTION, NO_BYTE, NO_DONE, WRONG, LATE)
 
@@ -300,6 +301,8 @@ def routers_code(answer):
 
 def judge_json(request, answer, checks_words):
     page = json.loads(answer.body)
+    if page["choices"][0]["finish_reason"] == "abort":
+        return ABORTED
     return right_words(request, page["choices"][0]["message"]["content"], page["system_fingerprint"]) if checks_words else WHOLE
 
 
@@ -311,6 +314,8 @@ def judge_stream(request, answer, checks_words):
         request.reason = f"ends with {events[-2:]}"
         return NO_DONE
     pages = [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]
+    if not pages or any(choice["finish_reason"] == "abort" for page in pages for choice in page["choices"]):
+        return ABORTED
     if len({page["id"] for page in pages}) != 1:
         request.reason = "events of several answers"
         return WRONG
