@@ -176,7 +176,7 @@ def seen_by_engines(phases):
     return "\n".join(rows)
 
 
-def report(fleet, client, phases, in_flight):
+def report(fleet, _options, client, phases, in_flight):
     ledger = ledgers.Ledger(fleet, client)
     ledger.check(in_flight)
     ledger.check_engines(fleet.engines)
@@ -204,15 +204,8 @@ def main():
         parser.error("--serve: wanted {port} in it")
     if options.replicas < 2:
         parser.error("--replicas: wanted at least 2")
-    folder = fleets.check(parser, options)
-    with fleets.Fleet(folder, options.binary, options.seed) as fleet:
-        try:
-            client, phases, in_flight = asyncio.run(run(fleet, options))
-        except RuntimeError as error:
-            sys.exit(f"{error}")
-        code = report(fleet, client, phases, in_flight)
-    print(f"logs: {folder}")
-    sys.exit(code)
+    fleets.check(parser, options)
+    fleets.play(options, run, report)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,8 @@ class Fleet:
         """Waits until the router has nothing in flight, and gives what it then has."""
         deadline = time.monotonic() + seconds
         while True:
+            if self.router.poll() is not None:
+                raise RuntimeError(f"the router ended with {self.router.returncode}, see {self.folder}/router.log")
             in_flight = sum(row["in_flight"] for row in self.state()["endpoints"])
             if in_flight == 0 or time.monotonic() > deadline:
                 return in_flight
@@ -226,12 +228,24 @@ def options(parser, minutes, rate=200.0, lasts="how long requests are sent"):
 
 
 def check(parser, chosen):
-    """Ends with 2 on options that make no sense; gives the folder for results."""
+    """Ends with 2 on options that make no sense."""
     if not chosen.minutes > 0 or not chosen.rate > 0:
         parser.error("--minutes and --rate: wanted more than 0")
     if not os.access(chosen.binary, os.X_OK):
         parser.error(f"--binary: {chosen.binary} is not there, build it with cargo build --release")
-    folder = chosen.out or pathlib.Path(tempfile.mkdtemp(prefix="prefixroute-"))
+
+
+def play(options, run, report):
+    """Runs a command in its folder and ends with its exit code. `run` gives what `report` takes after fleet and options."""
+    folder = options.out or pathlib.Path(tempfile.mkdtemp(prefix="prefixroute-"))
     folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
     (folder / "access.jsonl").unlink(missing_ok=True)
-    return folder.resolve()
+    with Fleet(folder, options.binary.resolve(), options.seed) as fleet:
+        try:
+            outcome = asyncio.run(run(fleet, options))
+        except (RuntimeError, OSError) as error:
+            sys.exit(f"{error}")
+        code = report(fleet, options, *outcome)
+    print(f"results and logs: {folder}")
+    sys.exit(code)

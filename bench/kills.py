@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import collections
 import signal
-import sys
 
 import fleet as fleets
 import ledger as ledgers
@@ -30,9 +29,8 @@ import traffic
 async def kill_on_and_on(fleet, every):
     names = sorted(fleet.engines)
     while True:
-        await asyncio.gather(
-            asyncio.sleep(every),
-            fleet.engines[fleet.chance.choice(names)].restart("kill", signal.SIGKILL, fleet.chance.uniform(0.1, min(1.0, every / 2))))
+        engine, down = fleet.engines[fleet.chance.choice(names)], fleet.chance.uniform(0.1, min(1.0, every / 2))
+        await asyncio.gather(asyncio.sleep(every), engine.restart("kill", signal.SIGKILL, down))
 
 
 async def run(fleet, options):
@@ -54,7 +52,7 @@ async def run(fleet, options):
     return client, await fleet.quiet()
 
 
-def report(fleet, client, in_flight, options):
+def report(fleet, options, client, in_flight):
     ledger = ledgers.Ledger(fleet, client)
     ledger.check(in_flight)
     ledger.check_engines(fleet.engines)
@@ -69,7 +67,8 @@ def report(fleet, client, in_flight, options):
           f"{sum(request.code in ('unreachable', 'no_endpoint') for request in gone)}")
     print("endpoints tried for a request: " + ", ".join(f"{count:,} x {tries}" for tries, count in sorted(attempts.items())))
     first = [request.first_byte for request in whole if request.kind == "stream"]
-    print(f"first byte of whole streams: p50 {ledgers.percentile(first, 0.5) * 1e3:.1f} ms, p99 {ledgers.percentile(first, 0.99) * 1e3:.1f} ms")
+    p50, p99 = (ledgers.percentile(first, share) * 1e3 for share in (0.5, 0.99))
+    print(f"first byte of whole streams: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
     return ledger.verdict()
 
 
@@ -79,15 +78,8 @@ def main():
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next (2)")
     parser.add_argument("--streams", type=float, default=1 / 3, help="share of the requests that are streams (a third)")
     options = parser.parse_args()
-    folder = fleets.check(parser, options)
-    with fleets.Fleet(folder, options.binary, options.seed) as fleet:
-        try:
-            client, in_flight = asyncio.run(run(fleet, options))
-        except RuntimeError as error:
-            sys.exit(f"{error}")
-        code = report(fleet, client, in_flight, options)
-    print(f"logs: {folder}")
-    sys.exit(code)
+    fleets.check(parser, options)
+    fleets.play(options, run, report)
 
 
 if __name__ == "__main__":

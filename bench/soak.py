@@ -250,8 +250,13 @@ def write(folder, soak):
     ], [(kind, begin, min(end - settle(kind), seconds)) for kind, _, begin, end in faults], seconds)
 
 
-def report(soak, in_flight):
-    fleet, options = soak.fleet, soak.options
+async def run(fleet, options):
+    soak = Soak(fleet, options)
+    return soak, await soak.run()
+
+
+def report(fleet, options, soak, in_flight):
+    write(fleet.folder, soak)
     ledger = ledgers.Ledger(fleet, soak.client)
     ledger.check(in_flight)
     ledger.check_engines([*STAY, "e"])
@@ -284,17 +289,8 @@ def main():
     parser.add_argument("--wrong", type=float, default=0.5, help="share of the stub's requests that meet a fault (0.5)")
     parser.add_argument("--leaves", type=float, default=0.02, help="share of the clients that leave within 0.4 s (0.02)")
     options = parser.parse_args()
-    folder = fleets.check(parser, options)
-    with fleets.Fleet(folder, options.binary, options.seed) as fleet:
-        soak = Soak(fleet, options)
-        try:
-            in_flight = asyncio.run(soak.run())
-        except (RuntimeError, OSError) as error:
-            sys.exit(f"{error}")
-        write(folder, soak)
-        code = report(soak, in_flight)
-    print(f"picture, samples and logs: {folder}")
-    sys.exit(code)
+    fleets.check(parser, options)
+    fleets.play(options, run, report)
 
 
 if __name__ == "__main__":
