@@ -5,6 +5,7 @@ ends, stopped ones and the children of engines included.
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import json
@@ -186,6 +187,19 @@ class Fleet:
         await asyncio.to_thread(reloads.wait_for, self.admin, "/readyz")
         await asyncio.sleep(1)  # a few scrapes
 
+    def descriptors(self):
+        """The router's open descriptors, counted by what they are: files by name, connections by their other end and state."""
+        names = {self.data: "clients", self.admin: "admin"} | {engine.port: engine.name for engine in self.engines.values()}
+        folder, found = pathlib.Path(f"/proc/{self.router.pid}/fd"), collections.Counter()
+        sockets = tcp_sockets()
+        for one in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(one)
+                local, remote, state = sockets.get(target, (0, 0, ""))
+                name = names.get(local) or names.get(remote)
+                found[f"{name}, {state}" if name else re.sub(r"\[\d+\]", "", target)] += 1
+        return found
+
     def state(self):
         return json.loads(reloads.ask(self.admin, "GET", "/prefixroute/state")[1])
 
@@ -202,6 +216,17 @@ class Fleet:
             if in_flight == 0 or time.monotonic() > deadline:
                 return in_flight
             await asyncio.sleep(0.1)
+
+
+def tcp_sockets():
+    """The IPv4 sockets of the machine by the target of their descriptors: local port, remote port, state."""
+    states = {"01": "established", "06": "time-wait", "08": "close-wait", "0A": "listening"}
+    found = {}
+    for row in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = row.split()
+        local, remote = (int(fields[place].split(":")[1], 16) for place in (1, 2))
+        found[f"socket:[{fields[9]}]"] = local, remote, states.get(fields[3], f"state {fields[3]}")
+    return found
 
 
 def series(page, prefix, label):

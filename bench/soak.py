@@ -45,6 +45,8 @@ STUB_ENDINGS = {
 }
 # A pooled connection that ends so soon is taken for one that was dead before, and its request is sent again.
 RESENT_SECONDS_MAX = 0.25
+# Descriptors at rest that may be more than before: an engine that a reload brought in, a scrape under way.
+REST_MAX = 8
 
 
 class Soak:
@@ -68,7 +70,7 @@ class Soak:
                            "--seed", options.seed, "--record", record, "--wrong", options.wrong])
         await fleet.serve(extra=TIMEOUTS)
         await self.reload("reload")  # without e
-        self.rest.append(reloads.process(fleet.router.pid)[1])
+        self.rest.append(fleet.descriptors())
         self.client = traffic.Client(fleet.data, options.rate, options.seed, leaves=options.leaves)
         self.started = time.monotonic()
         sending = asyncio.create_task(self.client.run(options.minutes * 60))
@@ -87,23 +89,22 @@ class Soak:
             await engine.up()
         in_flight = await fleet.quiet()
         await asyncio.sleep(6)  # idle connections to engines are closed after 3 s
-        self.rest.append(reloads.process(fleet.router.pid)[1])
+        self.rest.append(fleet.descriptors())
         return in_flight
 
     async def sample(self):
         """Memory, descriptors and endings, once a second."""
-        seen, second = 0, 0
+        second = 0
         while True:
             second += 1
             await asyncio.sleep(max(0.0, self.started + second - time.monotonic()))
             mib, files = await asyncio.to_thread(reloads.process, self.fleet.router.pid)
-            ended = [request for request in self.client.requests if request.outcome]
-            whole = sum(request.outcome == traffic.WHOLE for request in ended)
-            last = self.samples[-1] if self.samples else None
+            whole, lost = self.client.whole, self.client.ended - self.client.whole
+            last = self.samples[-1] if self.samples else {"whole": 0, "lost": 0}
             self.samples.append({
                 "second": round(time.monotonic() - self.started, 2), "rss_mib": round(mib, 2), "descriptors": files,
-                "whole": whole, "lost": len(ended) - whole, "outstanding": len(self.client.tasks),
-                "whole_s": whole - (last["whole"] if last else 0), "lost_s": len(ended) - whole - (last["lost"] if last else 0)})
+                "whole": whole, "lost": lost, "outstanding": len(self.client.tasks),
+                "whole_s": whole - last["whole"], "lost_s": lost - last["lost"]})
 
     async def harm(self):
         """One fault after another; some go on while the next begins."""
@@ -217,7 +218,7 @@ def read_stub(folder):
     return met, {name: seen[1] - seen[0] for name, seen in times.items() if len(seen) > 1}
 
 
-def flat(ledger, samples, key, share, room):
+def check_flat(ledger, samples, key, share, room):
     """Compares the last quarter of a run with the second one."""
     quarter = len(samples) // 4
     if not quarter:
@@ -274,11 +275,13 @@ def report(fleet, options, soak, in_flight):
     for reason, count in reasons.most_common():
         print(f"| {reason} | {count:,} |")
     print(f"\nsent twice to the stub because a kept connection ended at once: {len(twice) - len(late)}")
-    flat(ledger, soak.samples, "rss_mib", 0.1, 8)
-    flat(ledger, soak.samples, "descriptors", 0.1, 16)
-    print(f"descriptors at rest: {soak.rest[0]} before, {soak.rest[1]} after; in flight at the end: {in_flight}")
-    if soak.rest[1] > soak.rest[0] + 8:
-        ledger.fault(f"descriptors that nobody gave back: {soak.rest[0]} -> {soak.rest[1]}")
+    check_flat(ledger, soak.samples, "rss_mib", 0.1, 8)
+    check_flat(ledger, soak.samples, "descriptors", 0.1, 16)
+    before, after = soak.rest
+    print(f"descriptors at rest: {before.total()} before, {after.total()} after; in flight at the end: {in_flight}")
+    if after.total() > before.total() + REST_MAX:
+        ledger.fault(f"descriptors that nobody gave back: {before.total()} -> {after.total()}",
+                     [f"more: {dict(after - before)}", f"fewer: {dict(before - after)}"])
     return ledger.verdict()
 
 

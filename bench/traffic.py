@@ -6,6 +6,7 @@ connections that are kept alive, the newest first. Every request bears an `x-req
 """
 
 import asyncio
+import collections
 import dataclasses
 import json
 import random
@@ -15,8 +16,8 @@ PATH = "/v1/chat/completions"
 # The words of a fake server's answers, over and over, each with the space before it.
 WORDS = (" the", " cache", " holds", " what", " was", " asked", " before", " and", " so", " this", " answer",
          " comes", " sooner", " than", " it", " would")
-# A kept connection that nobody used for so long is not used again; the router closes its side later.
-IDLE_SECONDS_MAX = 10
+# A kept connection that nobody used for so long is closed; the router would close its side later.
+IDLE_SECONDS_MAX = 5
 ANSWER_SECONDS_MAX = 60
 OUTSTANDING_MAX = 5000
 
@@ -193,7 +194,7 @@ class Client:
         self.port, self.rate, self.chance = port, rate, random.Random(seed)
         self.streams, self.leaves, self.tokens, self.model, self.checks_words = streams, leaves, tokens, model, checks_words
         self.systems = [self.text(system_bytes) for _ in range(tenants)]
-        self.idle, self.requests, self.tasks = [], [], set()
+        self.idle, self.requests, self.tasks, self.ended, self.whole = collections.deque(), [], set(), 0, 0
         self.flooding, self.until = False, 0.0
         self.late_seconds = 0.0  # how far behind its plan it ever was
 
@@ -246,6 +247,8 @@ class Client:
             request.outcome = LATE if request.leaves_after is None else LEFT
         finally:
             request.ended, request.body = time.monotonic(), b""
+            self.ended += 1
+            self.whole += request.outcome == WHOLE
 
     async def exchange(self, request):
         try:
@@ -263,11 +266,12 @@ class Client:
         request.outcome = judge(request, answer, self.checks_words)
 
     async def connect(self):
+        while self.idle and (self.idle[0].closed or time.monotonic() - self.idle[0].since > IDLE_SECONDS_MAX):
+            self.idle.popleft().close()
         while self.idle:
             connection = self.idle.pop()
-            if not connection.closed and time.monotonic() - connection.since < IDLE_SECONDS_MAX:
+            if not connection.closed:
                 return connection
-            connection.close()
         _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", self.port)
         return connection
 
