@@ -101,8 +101,8 @@ async def roll(fleet, _engine):
         await engine.restart("restart", signal.SIGTERM, 0.0, UP_SECONDS)
 
 
-PHASES = (("calm", nothing), ("SIGTERM", terminate), ("kill", kill), ("engine killed", kill_child), ("stop", stop), ("pause", pause),
-          ("rolling", roll), ("calm again", nothing))
+PHASES = {"calm": nothing, "SIGTERM": terminate, "kill": kill, "engine killed": kill_child, "stop": stop, "pause": pause,
+          "rolling": roll, "calm again": nothing}
 
 
 async def figures(fleet):
@@ -112,7 +112,7 @@ async def figures(fleet):
 async def play(fleet, options):
     """All phases, each at another replica."""
     phases = []
-    for number, (name, act) in enumerate(PHASES):
+    for number, (name, act) in enumerate((name, PHASES[name]) for name in options.only):
         engine = list(fleet.engines.values())[number % len(fleet.engines)]
         phase = Phase(name, time.monotonic(), before=await figures(fleet))
         phases.append(phase)
@@ -199,7 +199,11 @@ def main():
     parser.add_argument("--model", default="m", help="the model to ask for (m, the fake servers')")
     parser.add_argument("--replicas", type=int, default=3, help="how many (3)")
     parser.add_argument("--system-bytes", type=int, default=2000, help="size of each of 9 system prompts (2000)")
+    parser.add_argument("--only", default=",".join(PHASES), help="phases, in their order, with commas between (all)")
     options = parser.parse_args()
+    options.only = options.only.split(",")
+    if unknown := [name for name in options.only if name not in PHASES]:
+        parser.error(f"--only: found {unknown}, wanted some of {list(PHASES)}")
     if options.serve and "{port}" not in options.serve:
         parser.error("--serve: wanted {port} in it")
     if options.replicas < 2:
