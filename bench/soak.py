@@ -47,6 +47,7 @@ STUB_ENDINGS = {
 RESENT_SECONDS_MAX = 0.25
 # Descriptors at rest that may be more than before: an engine that a reload brought in, a scrape under way.
 REST_MAX = 8
+REST_SECONDS_MAX = 20
 
 
 class Soak:
@@ -88,9 +89,17 @@ class Soak:
                 engine.start()
             await engine.up()
         in_flight = await fleet.quiet()
-        await asyncio.sleep(6)  # idle connections to engines are closed after 3 s
-        self.rest.append(fleet.descriptors())
+        self.rest.append(await self.at_rest())
         return in_flight
+
+    async def at_rest(self):
+        """Descriptors once connections to engines have been closed, which is 3 s after their last use."""
+        deadline = time.monotonic() + REST_SECONDS_MAX
+        while True:
+            await asyncio.sleep(1)
+            found = self.fleet.descriptors()
+            if found.total() <= self.rest[0].total() or time.monotonic() > deadline:
+                return found
 
     async def sample(self):
         """Memory, descriptors and endings, once a second."""
