@@ -84,14 +84,14 @@ async def kill_child(_fleet, engine):
 
 
 async def stop(_fleet, engine):
-    await engine.hang(HOLD_SECONDS)
+    await engine.hang(HOLD_SECONDS, "stall")
 
 
 async def pause(_fleet, engine):
     status, _, _ = await asyncio.to_thread(reloads.ask, engine.port, "POST", "/pause?mode=keep")
     if status != 200:
         return f"skipped: /pause is answered {status}"
-    with engine.fault("hang"):
+    with engine.fault("stall"):
         await asyncio.sleep(HOLD_SECONDS)
         await asyncio.to_thread(reloads.ask, engine.port, "POST", "/resume")
 

@@ -34,6 +34,7 @@ class Fault:
     engine: str
     begin: float
     end: float = float("inf")
+    gone: float = 0.0  # when a killed process was no more: its sockets are open until then
 
     def meets(self, sent, ended):
         return self.begin <= ended + 0.1 and self.end >= sent
@@ -79,21 +80,22 @@ class Engine:
         noted = Fault(kind, self.name, time.monotonic())
         self.fleet.faults.append(noted)
         try:
-            yield
+            yield noted
         finally:
             noted.end = time.monotonic() + SETTLE_SECONDS
 
     async def restart(self, kind, number, down_seconds, up_seconds=UP_SECONDS_MAX):
         """Ends it by a signal, leaves it down for a while and starts it again."""
-        with self.fault(kind):
+        with self.fault(kind) as noted:
             self.signal(number)
             await self.gone()
+            noted.gone = time.monotonic()
             await asyncio.sleep(down_seconds)
             self.start()
             await self.up(up_seconds)
 
-    async def hang(self, seconds):
-        with self.fault("hang"):
+    async def hang(self, seconds, kind="hang"):
+        with self.fault(kind):
             self.signal(signal.SIGSTOP)
             try:
                 await asyncio.sleep(seconds)

@@ -18,8 +18,10 @@ EXCUSES = {
     "restart": ((*BROKEN, traffic.ERROR_EVENT, traffic.ABORTED, f"{traffic.ENGINES_ERROR}: 500", f"{traffic.ENGINES_ERROR}: 503"),
                 ("502 upstream_broke",)),
     "hang": (BROKEN, ("504 upstream_timeout",)),
+    # uvicorn closes a kept connection 5 s after its last answer, also one whose next request it has not read for being stopped.
+    "stall": (BROKEN, ("504 upstream_timeout", "502 upstream_broke")),
 }
-# A kill lasts a moment: who came after it has no excuse.
+# A kill is over this long after the process was no more: who came later has no excuse.
 KILL_SECONDS = 0.05
 
 
@@ -30,7 +32,7 @@ class Ledger:
         self.fleet, self.requests = fleet, client.requests
         self.late_seconds = client.late_seconds
         self.wrong = []
-        self.faults = [dataclasses.replace(fault, end=fault.begin + KILL_SECONDS) if fault.kind == "kill" else fault
+        self.faults = [dataclasses.replace(fault, end=max(fault.begin, fault.gone) + KILL_SECONDS) if fault.kind == "kill" else fault
                        for fault in fleet.faults]
         lines = (fleet.folder / "access.jsonl").read_text().splitlines()
         self.lines = collections.defaultdict(list)

@@ -277,7 +277,7 @@ def report(fleet, options, soak, in_flight):
     late = {name: seconds for name, seconds in twice.items() if seconds > RESENT_SECONDS_MAX}
     if late:
         ledger.fault(f"sent a second time after the engine had worked on it: {len(late)}", map(str, late.items()))
-    done = {kind: sum(fault.kind == kind for fault in fleet.faults) for kind in (*ledgers.EXCUSES, "flood", "reload")}
+    done = {kind: sum(fault.kind == kind for fault in fleet.faults) for kind in ("kill", "restart", "hang", "flood", "reload")}
     print(f"{options.minutes:g} min, {len(ledger.requests):,} requests at {options.rate:g}/s (at most {ledger.late_seconds:.2f} s behind): "
           + ", ".join(f"{count} {kind}s" for kind, count in done.items()) + "\n")
     print(ledger.table() + "\n\n| lost by | requests |\n|---|---|")

@@ -61,6 +61,7 @@ ENDINGS = [
     ("stream", chunks(event("the"))[:-9], traffic.HEAD_ONLY),
     ("stream", CHUNKED + b"3\r\nabcd\r\n", traffic.WRONG),
     ("stream", chunks(b'data: {"error": {"code": 500}}\n\n', DONE) + END, traffic.ERROR_EVENT),
+    ("stream", chunks(event("error"), DONE) + END, traffic.WRONG),
     ("stream", chunks(DONE) + END, traffic.ABORTED),
 ]
 
@@ -110,7 +111,7 @@ class Books(unittest.TestCase):
         requests = [request("1", traffic.WHOLE, 200, endpoint="a"), request("2", traffic.CUT, 200, endpoint="a"),
                     request("3", traffic.ROUTERS_ERROR, 502, code="upstream_broke"), request("4", traffic.LEFT, 0)]
         lines = [line("1", 200), line("2", 200, "mid_stream"), line("3", 502, "upstream_broke", None), line("4", 499, "client_gone")]
-        self.assertEqual(self.books(requests, lines, [fleets.Fault("kill", "a", 10.5, 12.0)]), [])
+        self.assertEqual(self.books(requests, lines, [fleets.Fault("kill", "a", 9.5, 12.0, gone=10.5)]), [])
 
     def test_each_disagreement_is_a_fault(self):
         whole, cut = request("1", traffic.WHOLE, 200, endpoint="a"), request("1", traffic.CUT, 200, endpoint="a")
@@ -134,6 +135,7 @@ class Books(unittest.TestCase):
             (unexplained, [cut], [cut_line], [fleets.Fault("kill", "b", 10.5)], {}),
             (unexplained, [cut], [cut_line], [fleets.Fault("kill", "a", 9.0)], {}),
             (unexplained, [cut], [cut_line], [fleets.Fault("kill", "a", 11.5)], {}),
+            (unexplained, [cut], [cut_line], [fleets.Fault("kill", "a", 9.0, 12.0, gone=9.5)], {}),
             (unexplained, [refused], [refused_line], [kill], {}),
             ("requests without an ending: 1", [request("1", "", 200, endpoint="a")], [line("1", 200)], [], {}),
         ]:

@@ -312,12 +312,15 @@ def judge_json(request, answer, checks_words):
 
 def judge_stream(request, answer, checks_words):
     events = bytes(answer.body).split(b"\n\n")
-    if any(b'"error"' in event for event in events):
+    is_done = events[-2:] == [b"data: [DONE]", b""]
+    pages = [json.loads(event.removeprefix(b"data: ")) for event in events[:-2 if is_done else -1]]
+    errors = [page["error"] for page in pages if "error" in page]
+    if errors:
+        request.reason = f"{errors[0]}"[:200]
         return ERROR_EVENT
-    if events[-2:] != [b"data: [DONE]", b""]:
+    if not is_done:
         request.reason = f"ends with {events[-2:]}"
         return NO_DONE
-    pages = [json.loads(event.removeprefix(b"data: ")) for event in events[:-2]]
     if not pages or any(choice["finish_reason"] == "abort" for page in pages for choice in page["choices"]):
         return ABORTED
     if len({page["id"] for page in pages}) != 1:
