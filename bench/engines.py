@@ -25,13 +25,11 @@ end with the command.
 import argparse
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import os
 import pathlib
 import shlex
 import signal
-import subprocess
 import sys
 import time
 
@@ -75,10 +73,7 @@ async def kill_child(_fleet, engine):
     with engine.fault("restart"):
         largest = max(children, key=lambda child: reloads.process(child)[0])
         os.kill(int(largest), signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await engine.gone(HOLD_SECONDS)  # vLLM's API server ends by itself
-        engine.signal(signal.SIGKILL)
-        await engine.gone()
+        await engine.gone(HOLD_SECONDS)  # vLLM's API server ends by itself
         engine.start()
         await engine.up(UP_SECONDS)
 

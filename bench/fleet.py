@@ -23,6 +23,8 @@ import time
 import reloads
 
 UP_SECONDS_MAX = 20
+# Time from SIGTERM to SIGKILL, Kubernetes' own.
+GRACE_SECONDS = 30
 # A fault is over this long after the engine answers again: what was on its way may still end badly.
 SETTLE_SECONDS = 1.0
 
@@ -58,8 +60,12 @@ class Engine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
-    async def gone(self, seconds=60):
-        await asyncio.to_thread(self.process.wait, seconds)
+    async def gone(self, seconds=GRACE_SECONDS):
+        """Waits for its end; it and its children are killed if they take longer, as an orchestrator does."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.process.wait, seconds)
+        self.signal(signal.SIGKILL)
+        await asyncio.to_thread(self.process.wait)
 
     async def up(self, seconds=UP_SECONDS_MAX):
         """Waits until it answers; starts it again if its port was not free yet."""
@@ -87,7 +93,8 @@ class Engine:
     async def restart(self, kind, number, down_seconds, up_seconds=UP_SECONDS_MAX):
         """Ends it by a signal, leaves it down for a while and starts it again."""
         with self.fault(kind) as noted:
-            self.signal(number)
+            # Only a kill is for the children too: to stop them is their parent's to do.
+            self.signal(number) if number == signal.SIGKILL else self.process.send_signal(number)
             await self.gone()
             noted.gone = time.monotonic()
             await asyncio.sleep(down_seconds)
