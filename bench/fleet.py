@@ -215,14 +215,20 @@ class Fleet:
     def metrics(self, label=None):
         return series(reloads.ask(self.admin, "GET", "/metrics")[1], "prefixroute_", label)
 
+    def logged_lines(self):
+        """Lines of the access log; a thread of the router's writes them a little later than the answers."""
+        with (self.folder / "access.jsonl").open("rb") as log:
+            return sum(1 for _ in log)
+
     async def quiet(self, seconds=15):
-        """Waits until the router has nothing in flight, and gives what it then has."""
+        """Waits until the router has nothing in flight and has written its log, and gives what it then has in flight."""
         deadline = time.monotonic() + seconds
         while True:
             if self.router.poll() is not None:
                 raise RuntimeError(f"the router ended with {self.router.returncode}, see {self.folder}/router.log")
             in_flight = sum(row["in_flight"] for row in self.state()["endpoints"])
-            if in_flight == 0 or time.monotonic() > deadline:
+            unwritten = self.metrics()["prefixroute_requests_total"] - self.logged_lines()
+            if (in_flight == 0 and unwritten <= 0) or time.monotonic() > deadline:
                 return in_flight
             await asyncio.sleep(0.1)
 
