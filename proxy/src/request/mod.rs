@@ -1,6 +1,6 @@
 //! A request from its head to its end: read whole, decide, forward, stream back.
 
-mod edit;
+pub(crate) mod edit;
 mod forward;
 mod headers;
 pub(crate) mod models;
