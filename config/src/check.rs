@@ -206,7 +206,7 @@ fn access_log(top: &mut Section<'_, '_>) -> Option<AccessLog> {
         wanted: "stdout or a path",
         pattern: "^.+$",
         read: |text| {
-            let path = !text.is_empty() && !text.contains('\0');
+            let path = !text.is_empty() && !text.chars().any(char::is_control);
             if path { Ok(PathBuf::from(text)) } else { Err(Reason::text(text, "stdout or a path")) }
         },
         show: |path| path.display().to_string(),

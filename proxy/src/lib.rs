@@ -12,6 +12,11 @@ mod descriptors;
 mod drain;
 mod edge;
 mod endpoints;
+/// What `tests/fuzz` feeds with hostile bytes; in nothing that serves.
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+#[path = "../../tests/fuzz/oracles/inside/mod.rs"]
+pub mod fuzz;
 mod learn;
 mod listen;
 mod live;

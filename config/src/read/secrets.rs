@@ -52,6 +52,7 @@ impl Form for SecretForm {
         }
         match (self, text.strip_prefix("file:"), text.strip_prefix("sha256:")) {
             (_, Some(""), _) => wrong("file: without a path"),
+            (_, Some(path), _) if !is_one_line(path) => wrong("file: with a control character in its path"),
             (_, Some(path), _) => Ok(Source::File(path.to_owned())),
             (Self::Hash, _, Some(hex)) => from_hex(hex)
                 .map_or_else(|| wrong("sha256: without 64 hex digits"), |hash| Ok(Source::Sha256(hash))),
@@ -97,10 +98,10 @@ impl Form for FilePath {
     type Value = String;
 
     fn read(&self, text: &str) -> Result<String, Reason> {
-        if text.is_empty() || text.contains('\0') {
-            return Err(Reason::text(text, self.wanted()));
+        if !is_one_line(text) {
+            return Err(Reason::text(text, "a path without control characters"));
         }
-        Ok(text.to_owned())
+        if text.is_empty() { Err(Reason::text(text, self.wanted())) } else { Ok(text.to_owned()) }
     }
 
     fn show(&self, value: &String) -> String {
@@ -114,6 +115,11 @@ impl Form for FilePath {
     fn schema(&self) -> Value {
         json!({"type": "string", "minLength": 1})
     }
+}
+
+/// Whether a path can stand in a fault: each is a line, and a path is where it begins.
+fn is_one_line(path: &str) -> bool {
+    !path.chars().any(char::is_control)
 }
 
 impl Section<'_, '_> {

@@ -1,7 +1,7 @@
 //! A request from its head to its end: read whole, decide, forward, stream back.
 
 mod attempt;
-mod edit;
+pub(crate) mod edit;
 mod forward;
 mod headers;
 pub(crate) mod models;

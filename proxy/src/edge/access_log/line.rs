@@ -132,13 +132,11 @@ impl<'a> Text<'a> {
     /// What is shown of it.
     pub(crate) fn shown(self) -> Cow<'a, str> {
         let cut = &self.0[..self.0.len().min(TEXT_BYTES_MAX)];
-        match std::str::from_utf8(cut) {
-            // A letter that the cut went through is left out; anything else that is no UTF-8 shows as such.
-            Err(error) if error.error_len().is_none() && cut.len() < self.0.len() => {
-                String::from_utf8_lossy(&cut[..error.valid_up_to()])
-            }
-            _ => String::from_utf8_lossy(cut),
-        }
+        // A letter that the cut went through is left out; anything else that is no UTF-8 shows as such.
+        let last = cut.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+        let is_begun = std::str::from_utf8(last).is_err_and(|error| error.error_len().is_none());
+        let begun = if is_begun && cut.len() < self.0.len() { last.len() } else { 0 };
+        String::from_utf8_lossy(&cut[..cut.len() - begun])
     }
 
     /// What stands before the query.
@@ -237,6 +235,7 @@ mod tests {
     fn texts_are_cut_and_escaped() {
         let long = "é".repeat(200);
         let odd = format!("a{long}");
+        let no_text = [b"\xff", long.as_bytes()].concat();
         for (shows, text, wanted) in [
             ("as it is", b"curl/8".to_vec(), "curl/8".to_owned()),
             ("quotes and ends of lines", b"\"\r\n{}\\\x00\x1b".to_vec(), "\"\r\n{}\\\0\u{1b}".to_owned()),
@@ -244,6 +243,7 @@ mod tests {
             ("half a letter at its own end", b"a\xc3".to_vec(), "a\u{fffd}".to_owned()),
             ("cut between letters", long.clone().into_bytes(), "é".repeat(128)),
             ("cut through a letter", odd.into_bytes(), format!("a{}", "é".repeat(127))),
+            ("the same behind no UTF-8", no_text, format!("\u{fffd}{}", "é".repeat(127))),
         ] {
             let line = Line { user_agent: Some(Text(&text)), ..Line::default() };
             assert_eq!(json(&line)["user_agent"], wanted, "{shows}");

@@ -29,7 +29,7 @@ pub(crate) struct Usage {
 }
 
 /// Watches one answer.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     form: Form,
     events_before_token: u64,
 }
@@ -48,7 +48,7 @@ enum Form {
 
 impl Watch {
     /// For an answer with this head.
-    pub(super) fn new(api: Api, head: &ResponseHeader) -> Self {
+    pub(crate) fn new(api: Api, head: &ResponseHeader) -> Self {
         let of_type = |prefix: &[u8]| {
             let value = head.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes());
             value
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Takes the next piece of the body. HOT: no allocation.
-    pub(super) fn see(&mut self, piece: &[u8]) {
+    pub(crate) fn see(&mut self, piece: &[u8]) {
         match &mut self.form {
             Form::Events(events) => events.feed(piece),
             Form::Document(json) => json.feed(piece),
@@ -79,7 +79,7 @@ impl Watch {
     }
 
     /// Whether the answer is a stream whose first token has come.
-    pub(super) fn has_first_token(&self) -> bool {
+    pub(crate) fn has_first_token(&self) -> bool {
         match &self.form {
             Form::Events(events) => events.begun() > self.events_before_token,
             Form::Hidden(seen) => *seen,
@@ -88,12 +88,12 @@ impl Watch {
     }
 
     /// What the answer has said of its prompt.
-    pub(super) fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self) -> Option<Usage> {
         self.json().filter(|json| !json.has_error())?.usage()
     }
 
     /// Whether the moment of the first token tells how fast the prompt was computed: it was seen, and it is no error.
-    pub(super) fn shows_pace(&self) -> bool {
+    pub(crate) fn shows_pace(&self) -> bool {
         match &self.form {
             Form::Events(events) => self.has_first_token() && !events.json().has_error(),
             Form::Document(_) => self.usage().is_some_and(|usage| usage.completion_tokens == Some(1)),

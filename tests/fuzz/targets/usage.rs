@@ -1,0 +1,4 @@
+//! Answers of engines.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| proxy::fuzz::usage::run(data));
