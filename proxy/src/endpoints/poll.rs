@@ -55,8 +55,9 @@ pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: A
         }
     };
     tokio::select! {
-        () = polling => {}
+        biased;
         () = endpoint.retired() => {}
+        () = polling => {}
     }
 }
 

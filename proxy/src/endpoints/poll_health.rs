@@ -34,8 +34,9 @@ pub(crate) async fn poll_health(router: Arc<Router>, known: Arc<Knowledge>, endp
         }
     };
     tokio::select! {
-        () = polling => {}
+        biased;
         () = endpoint.retired() => {}
+        () = polling => {}
     }
 }
 

@@ -46,8 +46,9 @@ pub(crate) async fn poll_models(router: Arc<Router>, known: Arc<Knowledge>, endp
         }
     };
     tokio::select! {
-        () = polling => {}
+        biased;
         () = endpoint.retired() => {}
+        () = polling => {}
     }
 }
 

@@ -76,7 +76,7 @@ impl Forward<'_> {
         let Retry { attempts_max, unanswered: repeats, .. } = self.pool().config.retry;
         let (mut next, mut refusal) = (Some(first), Refusal::from(Kind::NoEndpoint));
         while let Some(taken) = next.take() {
-            self.record.attempt();
+            self.record.attempt(taken.held.endpoint());
             let has_tries = self.record.attempts() < attempts_max.get();
             let Some(sent) = body.as_ref() else { break };
             match self.attempt(taken, &decision, sent).await? {

@@ -29,6 +29,8 @@ pub(crate) struct Record {
     pub(crate) decision_time: Duration,
     first_byte: Option<Duration>,
     attempts: u32,
+    /// The endpoint that was tried last.
+    tried: Option<Arc<Endpoint>>,
     status: u16,
     trouble: Option<Kind>,
     ended: bool,
@@ -63,6 +65,7 @@ impl Record {
             decision_time: Duration::ZERO,
             first_byte: None,
             attempts: 0,
+            tried: None,
             status: 0,
             trouble: None,
             ended: false,
@@ -82,8 +85,9 @@ impl Record {
     }
 
     /// Another endpoint is tried.
-    pub(crate) fn attempt(&mut self) {
+    pub(crate) fn attempt(&mut self, endpoint: &Arc<Endpoint>) {
         self.attempts += 1;
+        self.tried = Some(endpoint.clone());
         if self.attempts > 1 {
             self.router.metrics.retry();
         }
@@ -155,7 +159,7 @@ impl Record {
     }
 
     fn log(&self) {
-        let endpoint = self.decided.as_ref().map_or("-", |decided| decided.endpoint.name.as_str());
+        let endpoint = self.tried.as_ref().map_or("-", |endpoint| endpoint.name.as_str());
         let matched = self.decided.as_ref().map_or(0, |decided| decided.choice.matched);
         let blocks = self.decided.as_ref().map_or(0, |decided| decided.blocks);
         let ttfb_ms = self.first_byte.map_or(0.0, |time| time.as_secs_f64() * 1e3);
@@ -194,7 +198,7 @@ impl Record {
             model: decided
                 .and_then(|decided| decided.decision.model.as_deref())
                 .map(|it| Text(it.as_bytes())),
-            endpoint: decided.map(|decided| decided.endpoint.name.as_str()),
+            endpoint: self.tried.as_ref().map(|endpoint| endpoint.name.as_str()),
             api: self.api.name(),
             stream: decided.is_some_and(|decided| decided.decision.stream),
             matched_blocks: decided.map_or(0, |decided| decided.choice.matched),
