@@ -67,11 +67,11 @@ fn is_origin(origin: &str, lines: usize) -> bool {
     line.is_none_or(|line| (1..=lines).contains(&line)) && !origin.is_empty() && !origin.contains('\n')
 }
 
-/// `f`, `f:line:column`, or a further file that ends in one of the known ways.
+/// `f`, `f:line:column`, or a further file by its name.
 fn is_place(place: &str) -> bool {
     let number =
         |text: Option<&str>| text.is_none_or(|text| text.parse::<u32>().is_ok_and(|number| number > 0));
     let mut parts = place.rsplit(':');
     let is_numbered = place == "f" || number(parts.next()) && number(parts.next());
-    !place.is_empty() && (is_numbered || place.ends_with(".yaml"))
+    !place.is_empty() && (is_numbered || place.contains(".yaml"))
 }
