@@ -4,6 +4,7 @@
 mod given;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use config::{
     AccessLog, ClientKey, ClientTimeouts, Config, Edge, Ending, Flags, Limits, Pool, Protocol, load,
@@ -39,7 +40,7 @@ fn nothing_written_is_all_defaults() {
         access_log: None,
         traces: None,
         watch: true,
-        ending: Ending { drain: 30 * SECOND, delay: 0 * SECOND, idle: SECOND, upgrade_socket: None },
+        ending: Ending { drain: 30 * SECOND, delay: Duration::ZERO, idle: SECOND, upgrade_socket: None },
     };
     assert_eq!(load(None, &Flags::default(), &Given::default()).unwrap().config, defaults);
     for text in ["{}", "\u{feff}{}", "pools: [{}]", "limits: {}\n", "{\n\t\"timeouts\": {}\n}\n"] {

@@ -157,7 +157,7 @@ impl Prepared {
                 sleep(LOOK_AGAIN).await;
             }
         };
-        if self.inherited.from_another() && timeout(FIRST_LOOK_WITHIN, all).await.is_err() {
+        if self.inherited.has_old() && timeout(FIRST_LOOK_WITHIN, all).await.is_err() {
             tracing::warn!(within = ?FIRST_LOOK_WITHIN, "not every endpoint has answered or failed");
         }
     }

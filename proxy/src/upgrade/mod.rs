@@ -135,7 +135,7 @@ impl Inherited {
     }
 
     /// Whether there is an old process.
-    pub(crate) fn from_another(&self) -> bool {
+    pub(crate) fn has_old(&self) -> bool {
         self.old.is_some()
     }
 }
