@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Binary upgrades and SIGTERM drains under load: requests that clients lose.
 
-    cargo build --release && bench/upgrades.py [--rounds 20] [--pause 0.5]
+    cargo build --release && bench/upgrades.py [--rounds 20] [--pause 0.5] [--drain-delay 1s]
 
 Three fake servers. Meanwhile four kinds of clients, all of which count whatever is not a whole answer of status 200 as failed:
 busy ones (a request right after the other on one connection), rare ones (up to two seconds between two requests on one
@@ -10,8 +10,9 @@ connection; like a pool they look whether it was closed before they send), new o
 
 Upgrades: one address. Each round starts `serve --upgrade`, sends SIGQUIT to the router that serves, and waits for its end.
 Drains: two routers behind what stands for a Kubernetes Service: new connections go to those whose `/readyz` was 200 when it was
-last looked at, every 100 ms. Each round sends SIGTERM to one of them in turn, waits for its end and starts it anew. `drain_delay`
-is 1 s: without it connections would be refused until the next look.
+last looked at, every 100 ms. Each round sends SIGTERM to one of them in turn, waits for its end and starts it anew. With
+`--drain-delay 0s` connections are refused until the next look, as they would be in Kubernetes: that they count shows that the
+clients look.
 
 All loads go to loopback and end by themselves. Exit 1 if a request failed or a router did not exit 0.
 """
@@ -99,24 +100,24 @@ class Client(threading.Thread):
         self.connection = None
 
 
-def configuration(engines, data, admin, folder):
+def configuration(engines, data, admin, folder, delay):
     rows = "".join(f'      - {{name: e{number}, url: "http://127.0.0.1:{port}"}}\n' for number, port in enumerate(engines))
-    return (f"listeners: [{{address: \"127.0.0.1:{data}\"}}]\nadmin: 127.0.0.1:{admin}\ndrain_delay: 1s\n"
+    return (f"listeners: [{{address: \"127.0.0.1:{data}\"}}]\nadmin: 127.0.0.1:{admin}\ndrain_delay: {delay}\n"
             f"upgrade_socket: {folder}/upgrade.sock\npools:\n  - endpoints:\n{rows}")
 
 
 class Routers:
     """Starts routers, and ends those that are left."""
 
-    def __init__(self, folder, engines):
-        self.folder, self.engines, self.started, self.logs = folder, engines, [], itertools.count()
+    def __init__(self, folder, engines, delay):
+        self.folder, self.engines, self.delay, self.started, self.logs = folder, engines, delay, [], itertools.count()
 
     def addresses(self):
         return cost.free_port(), cost.free_port()
 
     def start(self, data, admin, *flags):
         file = self.folder / f"{data}.yaml"
-        file.write_text(configuration(self.engines, data, admin, self.folder))
+        file.write_text(configuration(self.engines, data, admin, self.folder, self.delay))
         log = self.folder / f"{next(self.logs)}.log"
         process = subprocess.Popen([BINARY, "serve", "--config", file, *flags], stderr=log.open("w"))
         process.log = log
@@ -199,6 +200,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.5)
+    parser.add_argument("--drain-delay", default="1s")
     options = parser.parse_args()
     started = []
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +215,7 @@ def main():
             for port in engines:
                 wait_for(port)
             os.chmod(folder, 0o700)
-            routers = Routers(pathlib.Path(folder), engines)
+            routers = Routers(pathlib.Path(folder), engines, options.drain_delay)
             lost = [part(routers, options.rounds, options.pause) for part in (upgrades, drains)]
             sys.exit(int(any(lost)))
         finally:

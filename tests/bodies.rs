@@ -243,6 +243,7 @@ async fn a_reused_connection_that_dies_is_replaced_once() {
     for end in [Step::Close, Step::Reset] {
         let (a, b, router) = fleet().await;
         assert_eq!(router.chat(prompts::cold(1)).await.endpoint(), "a");
+        router.idle().await;
         let warm = a.last().connection;
         a.script(move |request| match request.connection == warm {
             true => Answer::steps([end.clone()]),

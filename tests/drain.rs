@@ -11,6 +11,10 @@ use harness::{Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, S
 use std::time::Duration;
 
 const PATH: &str = "/v1/chat/completions";
+/// A phase that has to last.
+const HALF_A_SECOND: Duration = Duration::from_millis(500);
+/// More than are accepted before a signal arrives, and less than the system lets wait.
+const WAITING: usize = 2_000;
 const REST: &str = "data: tick\n\ndata: tick\n\ndata: [DONE]\n\n";
 
 /// An answer of three events, each but the first let go by the test.
@@ -49,6 +53,7 @@ async fn readiness_goes_first_and_connections_are_taken_meanwhile() {
     assert_eq!(kept.exchange(get("/v1/models")).await.header("connection"), Some("keep-alive"));
     router.terminate().await;
     not_ready(&router).await;
+    pace(HALF_A_SECOND).await;
     assert_eq!(exchange(router.admin, get("/healthz")).await.status(), 200);
     let response = exchange(router.data, get("/v1/models")).await;
     assert_eq!((response.status(), response.header("connection")), (200, Some("close")), "a new connection");
@@ -125,7 +130,7 @@ async fn what_waits_to_be_accepted_is_not_reset() {
     }
     router.signal("STOP").await;
     let mut clients = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..WAITING {
         let mut client = Client::connect(router.data).await;
         client.send(get("/v1/models")).await;
         clients.push(client);
@@ -229,7 +234,7 @@ async fn no_request_is_lost_by_a_drain_under_load() {
     });
     let clients: Vec<_> = clients.collect();
     stub.wait("requests", DEADLINE, |seen| (seen.requests.len() > 100).then_some(())).await;
-    pace(Duration::from_millis(50)).await;
+    pace(HALF_A_SECOND).await;
     router.terminate().await;
     for client in clients {
         assert!(client.await.expect("no request was lost") > 0);

@@ -4,7 +4,6 @@
 mod given;
 
 use std::path::PathBuf;
-
 use std::time::Duration;
 
 use config::{

@@ -280,17 +280,19 @@ impl Running {
 
     /// True if every connection had ended by itself.
     fn finish(&self) -> bool {
+        // Before they are told: what is open now is cut, however soon it closes.
+        let cut = self.router.connections.open();
         for stop in [&self.shutdown, &self.closed, &self.ended] {
             let _ = stop.send(true);
         }
         if let Some(traces) = &self.router.traces {
             traces.stop(SPANS_WITHIN);
         }
-        match self.router.connections.open() {
-            0 => tracing::info!(cut = 0, "stopped"),
-            cut => tracing::warn!(cut, "stopped"),
+        match cut {
+            0 => tracing::info!(cut, "stopped"),
+            _ => tracing::warn!(cut, "stopped"),
         }
-        self.router.connections.open() == 0
+        cut == 0
     }
 }
 
