@@ -272,17 +272,20 @@ impl Running {
 
     /// True if every connection had ended by itself.
     fn finish(&self) -> bool {
+        // Before anything is stopped: what that closes was cut.
+        let cut = self.router.connections.open();
         for stop in [&self.shutdown, &self.closed, &self.ended] {
             let _ = stop.send(true);
         }
         if let Some(traces) = &self.router.traces {
             traces.stop(SPANS_WITHIN);
         }
-        match self.router.connections.open() {
-            0 => tracing::info!(cut = 0, "stopped"),
-            cut => tracing::warn!(cut, "stopped"),
+        if cut > 0 {
+            tracing::warn!(cut, "stopped");
+        } else {
+            tracing::info!(cut, "stopped");
         }
-        self.router.connections.open() == 0
+        cut == 0
     }
 }
 
