@@ -25,6 +25,11 @@ async fn said(router: &Router, text: &str) {
     until(text, TAKER_DEADLINE, || async { router.output().contains(text).then_some(()) }).await;
 }
 
+/// What a process wrote may be read after its end.
+async fn tells(new: &Successor, text: &str) {
+    until(text, DEADLINE, || async { new.output().contains(text).then_some(()) }).await;
+}
+
 async fn is_served(router: &Router) {
     assert_eq!(exchange(router.data, get("/v1/models")).await.status(), 200);
     assert_eq!(exchange(router.admin, get("/readyz")).await.status(), 200);
@@ -151,7 +156,7 @@ async fn a_new_router_that_cannot_start_leaves_the_old_one_serving() {
     let mut new = old.successor(&["--upgrade"]);
     old.signal("QUIT").await;
     assert_eq!(new.ended(DEADLINE).await.code(), Some(2));
-    assert!(new.output().contains(&format!("cannot listen on {address}")), "{}", new.output());
+    tells(&new, &format!("cannot listen on {address}")).await;
     said(&old, "no upgrade: this process serves on").await;
     is_served(&old).await;
     // And the next one takes over.
@@ -171,11 +176,11 @@ async fn a_wrong_configuration_ends_the_new_router_before_anything_happens() {
     old.write(setup.clone().yaml(SOCKET).yaml("frobnicate: 1").file());
     let mut new = old.successor(&["--upgrade"]);
     assert_eq!(new.ended(DEADLINE).await.code(), Some(2));
-    assert!(new.output().contains("frobnicate"), "{}", new.output());
+    tells(&new, "frobnicate").await;
     old.write(setup.file());
     let mut new = old.successor(&["--upgrade"]);
     assert_eq!(new.ended(DEADLINE).await.code(), Some(2));
-    assert!(new.output().contains("upgrade_socket: found none"), "{}", new.output());
+    tells(&new, "upgrade_socket: found none").await;
     is_served(&old).await;
 }
 
@@ -243,7 +248,7 @@ async fn a_folder_that_others_can_write_to_is_refused() {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
     let mut new = old.successor(&["--upgrade"]);
     assert_eq!(new.ended(DEADLINE).await.code(), Some(2));
-    assert!(new.output().contains("can be written to by others"), "{}", new.output());
+    tells(&new, "can be written to by others").await;
     is_served(&old).await;
 }
 
