@@ -44,6 +44,9 @@ async fn a_full_endpoint_gets_no_more_and_a_full_pool_says_so() {
         clients.push(send(&router, 1).await);
         in_flight_is(&router, number + 1, 0).await;
     }
+    // All six have come there before they are counted.
+    a.request(2).await;
+    b.request(2).await;
     assert_eq!((a.count(), b.count()), (3, 3));
     let refused = router.chat(prompts::cold(1)).await;
     refused.assert_router_error(429);
@@ -54,7 +57,8 @@ async fn a_full_endpoint_gets_no_more_and_a_full_pool_says_so() {
     in_flight_is(&router, 5, 0).await;
     clients.push(send(&router, 1).await);
     in_flight_is(&router, 6, 0).await;
-    assert_eq!(a.count(), 4, "the place that is free");
+    a.request(3).await;
+    assert_eq!((a.count(), b.count()), (4, 3), "the place that is free");
     [go_a, go_b].iter().for_each(Signal::fire_all);
     in_flight_is(&router, 0, 0).await;
 }
