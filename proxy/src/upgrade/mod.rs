@@ -1,7 +1,7 @@
 //! Another process in place of this one, with the same listening sockets: no connection is refused, none is reset.
 //!
 //! The new process listens at `upgrade_socket` ([`take`]); the old one, at SIGQUIT, connects and hands its listening sockets
-//! over ([`give`]). It goes on serving until the new one has read its configuration, scraped the engines and accepts:
+//! over (`give`). It goes on serving until the new one has read its configuration, scraped the engines and accepts:
 //!
 //! ```text
 //! old                                     new
