@@ -25,11 +25,13 @@ use crate::defaults::{
 use crate::endpoint::{is_mended, secret_part};
 use crate::faults::{Faults, Reason};
 use crate::read::form::{Durations, Integers, Sizes, Switch, Text};
-use crate::read::{Described, Key, Placed, Reader, Section, Shape, live, restart};
+use crate::read::{Described, Key, Placed, Reader, Section, Shape, is_one_line, live, restart};
 use crate::scheduler::{self, Scheduler};
 use crate::tree::{self, At, Node, Value};
 use crate::{AccessLog, ClientTimeouts, Config, Flags, Limits, Loaded, Outside, WithoutSecrets};
 
+/// A time that may be none at all.
+const TIME: Durations = Durations { min: Duration::ZERO, max: DURATION_MAX };
 /// What most time-outs may be: none is zero.
 pub(crate) const TIMEOUT: Durations = Durations { min: Duration::from_millis(1), max: DURATION_MAX };
 const SIZE: Sizes = Sizes { min: 1, max: BYTES_MAX };
@@ -206,7 +208,7 @@ fn access_log(top: &mut Section<'_, '_>) -> Option<AccessLog> {
         wanted: "stdout or a path",
         pattern: "^.+$",
         read: |text| {
-            let path = !text.is_empty() && !text.chars().any(char::is_control);
+            let path = !text.is_empty() && is_one_line(text);
             if path { Ok(PathBuf::from(text)) } else { Err(Reason::text(text, "stdout or a path")) }
         },
         show: |path| path.display().to_string(),

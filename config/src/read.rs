@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 pub(crate) use described::{DefaultOf, Described, REQUIRED, Shape};
-pub(crate) use secrets::{FilePath, SecretForm, Source};
+pub(crate) use secrets::{FilePath, SecretForm, Source, is_one_line};
 pub(crate) use section::{BELOW, Section};
 
 use crate::faults::{Fault, Faults, Reason};

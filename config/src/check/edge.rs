@@ -1,11 +1,11 @@
 //! What stands between clients and the pools.
 
-use super::{headers, tenants};
+use super::{TIME, headers, tenants};
 use crate::defaults::{
-    self, CACHE_SALT_SECRET_BYTES_MIN, DURATION_MAX, HEADERS_MAX, ORIGINS_MAX, PATHS_MAX, TRUSTED_PROXIES_MAX,
+    self, CACHE_SALT_SECRET_BYTES_MIN, HEADERS_MAX, ORIGINS_MAX, PATHS_MAX, TRUSTED_PROXIES_MAX,
 };
 use crate::faults::Reason;
-use crate::read::form::{Choice, Durations, Form, Switch, Text};
+use crate::read::form::{Choice, Form, Switch, Text};
 use crate::read::{Key, Placed, REQUIRED, Section, live};
 use crate::{ClientKey, Cors, Edge, Secret};
 
@@ -60,8 +60,7 @@ fn cors(section: &mut Section<'_, '_>) -> Option<Cors> {
     section.require_list(ORIGINS.name);
     let origins = section.list(ORIGINS, 1..=ORIGINS_MAX, &ORIGIN);
     let headers = listed(section, CORS_HEADERS, HEADERS_MAX, &headers::NAME);
-    let ages = Durations { min: std::time::Duration::ZERO, max: DURATION_MAX };
-    let max_age = section.value(MAX_AGE, &ages, defaults::CORS_MAX_AGE).value;
+    let max_age = section.value(MAX_AGE, &TIME, defaults::CORS_MAX_AGE).value;
     let origins = origins?.value;
     if origins.len() > 1
         && let Some(all) = origins.iter().find(|origin| origin.value == "*")

@@ -118,7 +118,7 @@ impl Form for FilePath {
 }
 
 /// Whether a path can stand in a fault: each is a line, and a path is where it begins.
-fn is_one_line(path: &str) -> bool {
+pub(crate) fn is_one_line(path: &str) -> bool {
     !path.chars().any(char::is_control)
 }
 
