@@ -32,8 +32,6 @@ use crate::upstream::Answer;
 /// Why a request ended before its answer was whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// None of the candidates took a connection.
-    NotConnected,
     /// Nothing was forwarded: the router answers.
     Refuse(Refusal),
     /// The same, and the body was not read to its end: what follows on the connection is nobody's request.
@@ -53,68 +51,66 @@ pub(super) struct Forward<'a> {
     pub(super) candidates: &'a Candidates,
     /// The right to try an endpoint that is left out, if this request has it; the first try is that.
     pub(super) trial: Option<Trial>,
-    /// Whether a second engine has been sent the request.
-    pub(super) sent: Sent,
+    /// Set once a second engine was chosen for a request that the first one had: what the client is told if it cannot be had.
+    pub(super) moved: Option<Refusal>,
 }
 
-/// To how many engines a request went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    Once,
-    Again,
+/// What became of a request that is not over by an error.
+pub(super) enum Forwarded {
+    /// Its answer went out whole.
+    Whole,
+    /// None of the candidates took a connection; here is the body.
+    NotConnected(Body),
 }
 
 impl Forward<'_> {
-    /// Forwards the request, first to the endpoint that was taken for it, and relays the answer whole. The body is taken when it
-    /// is needed no more.
+    /// Forwards the request, first to the endpoint that was taken for it, and relays the answer whole.
     pub(super) async fn run(
         mut self,
         mut decision: Decision,
-        first: Taken,
-        body: &mut Option<Body>,
-    ) -> Result<(), Stop> {
+        mut next: Taken,
+        body: Body,
+    ) -> Result<Forwarded, Stop> {
         let Retry { attempts_max, unanswered: repeats, .. } = self.pool().config.retry;
-        let (mut next, mut refusal) = (Some(first), Refusal::from(Kind::NoEndpoint));
-        while let Some(taken) = next.take() {
-            self.record.attempt(taken.held.endpoint());
+        loop {
+            self.record.attempt(next.held.endpoint());
             let has_tries = self.record.attempts() < attempts_max.get();
-            let Some(sent) = body.as_ref() else { break };
-            match self.attempt(taken, &decision, sent).await? {
+            next = match self.attempt(next, &decision, &body).await? {
                 Attempt::Answered(answered) => {
-                    *body = None;
+                    drop(body);
                     return self.pass_on(answered, decision).await;
                 }
-                Attempt::Busy(answered) => match self.another(&mut decision, has_tries) {
-                    Some(another) => {
-                        let left = answered.booking.endpoint().health.pause_left(self.router.clock.millis());
-                        refusal = Saturated(left).into();
-                        next = Some(another);
+                Attempt::Busy(answered) => {
+                    let left = answered.booking.endpoint().health.pause_left(self.router.clock.millis());
+                    match self.another(&mut decision, has_tries, Saturated(left).into()) {
+                        Some(another) => another,
+                        None => {
+                            drop(body);
+                            return self.pass_on(answered, decision).await;
+                        }
                     }
-                    None => {
-                        *body = None;
-                        return self.pass_on(answered, decision).await;
-                    }
-                },
+                }
                 Attempt::Unanswered(kind) => {
-                    let another = if repeats { self.another(&mut decision, has_tries) } else { None };
-                    next = Some(another.ok_or_else(|| refuse(kind))?);
-                    refusal = kind.into();
+                    let another = self.another(&mut decision, has_tries && repeats, kind.into());
+                    another.ok_or_else(|| refuse(kind))?
                 }
                 Attempt::NotConnected => {
-                    next = if has_tries { self.candidates.take_next(&mut decision) } else { None };
-                    if next.is_none() && self.sent == Sent::Once {
-                        return Err(Stop::NotConnected);
+                    let next = if has_tries { self.candidates.take_next(&mut decision) } else { None };
+                    match (next, self.moved) {
+                        (Some(next), _) => next,
+                        (None, Some(refusal)) => return Err(Stop::Refuse(refusal)),
+                        (None, None) => return Ok(Forwarded::NotConnected(body)),
                     }
                 }
-            }
+            };
             self.trial = None;
         }
-        Err(Stop::Refuse(refusal))
     }
 
-    /// The next best endpoint that is free, for a request that another one had: once, and within the pool's budget.
-    fn another(&mut self, decision: &mut Decision, has_tries: bool) -> Option<Taken> {
-        if self.sent == Sent::Again || !has_tries {
+    /// The next best endpoint that is free, for a request that another one had: once, and within the pool's budget. `refusal`
+    /// is what the client is told if that cannot be had.
+    fn another(&mut self, decision: &mut Decision, may: bool, refusal: Refusal) -> Option<Taken> {
+        if self.moved.is_some() || !may {
             return None;
         }
         let (now, candidates) = (self.router.clock.millis(), self.candidates);
@@ -126,7 +122,7 @@ impl Forward<'_> {
             self.pool().known.retries_denied.add(1);
             return None;
         }
-        self.sent = Sent::Again;
+        self.moved = Some(refusal);
         Some(another)
     }
 
@@ -140,7 +136,7 @@ impl Forward<'_> {
     }
 
     /// Passes an answer on to the client. From here on nothing is tried again. An answer that came whole is learned from.
-    async fn pass_on(&mut self, answered: Answered, decision: Decision) -> Result<(), Stop> {
+    async fn pass_on(&mut self, answered: Answered, decision: Decision) -> Result<Forwarded, Stop> {
         let Answered { answer, peeked, mut booking, choice, status } = answered;
         let (pool, endpoint) = (&self.candidates.pool, booking.endpoint().clone());
         let (policy, took) = (pool.rules.policy.name(), self.record.decision_time);
@@ -167,7 +163,7 @@ impl Forward<'_> {
             let answered = learn::Answered { model: self.record.model(), prompt, usage, shows_pace };
             pool.learn_from(&self.router.metrics, &booking, answered);
         }
-        Ok(())
+        Ok(Forwarded::Whole)
     }
 
     /// Streams the answer chunk by chunk, each as soon as it is there. Memory does not grow with the stream.

@@ -39,7 +39,7 @@ use crate::live::Live;
 use crate::metrics::Kind;
 use crate::pool::Candidates;
 use crate::router::Router;
-use forward::{Forward, Sent, Stop, unless_gone};
+use forward::{Forward, Forwarded, Stop, unless_gone};
 use place::place;
 use read::{Body, Bounds, ReadError};
 use record::Record;
@@ -113,17 +113,17 @@ impl Front {
             place(&live, (api, session.req_header().uri.path()), body.bytes.clone(), visit.isolation())
                 .map_err(Stop::Refuse)?;
         let (pool, model, clock) = (&placed.pool, placed.model.as_deref(), self.router.clock);
-        let body = body.with(placed.body);
+        let mut body = body.with(placed.body);
         let priority = visit.priority(session.req_header(), &pool.config.queue);
         pool.known.budget.earn(pool.config.retry.budget_percent);
         client::serving(session, true);
-        let (mut body, mut is_let_in) = (Some(body), false);
-        while let Some(whole) = &body {
+        let mut is_let_in = false;
+        loop {
             let admitted = unless_gone(session, pool.admit(model, priority, clock)).await?;
             let (_place, mut candidates) = admitted.map_err(|full| Stop::Refuse(full.into()))?;
             let trial = if asks_for_work(session, api) { candidates.trial(clock) } else { None };
             let names = (session_id(session.req_header()), visit.seed());
-            let mut decision = self.decide(whole, &candidates, trial.as_ref(), record, api, names)?;
+            let mut decision = self.decide(&body, &candidates, trial.as_ref(), record, api, names)?;
             let Some(first) = candidates.take_next(&mut decision) else {
                 if candidates.list.is_empty() {
                     return Err(Stop::Refuse(Kind::NoEndpoint.into()));
@@ -132,18 +132,19 @@ impl Front {
                 continue;
             };
             if !std::mem::replace(&mut is_let_in, true) {
-                visit.admit_prompt(whole, &decision, pool, clock).map_err(Stop::Refuse)?;
+                visit.admit_prompt(&body, &decision, pool, clock).map_err(Stop::Refuse)?;
             }
-            let (router, sent) = (&self.router, Sent::Once);
-            let forward = Forward { router, visit, session, record, candidates: &candidates, trial, sent };
-            match forward.run(decision, first, &mut body).await {
+            let (router, candidates) = (&self.router, &candidates);
+            let forward = Forward { router, visit, session, record, candidates, trial, moved: None };
+            body = match forward.run(decision, first, body).await? {
+                Forwarded::Whole => return Ok(()),
                 // Those are known to be down now, and others stand best.
-                Err(Stop::NotConnected) if record.attempts() < pool.config.retry.attempts_max.get() => {}
-                Err(Stop::NotConnected) => break,
-                outcome => return outcome,
-            }
+                Forwarded::NotConnected(body) if record.attempts() < pool.config.retry.attempts_max.get() => {
+                    body
+                }
+                Forwarded::NotConnected(_) => return Err(Stop::Refuse(Kind::Unreachable.into())),
+            };
         }
-        Err(Stop::Refuse(Kind::Unreachable.into()))
     }
 
     fn bounds(&self, live: &Live) -> Bounds<'_> {
@@ -197,7 +198,7 @@ impl Front {
                 }
                 return None;
             }
-            Err(Stop::NotConnected | Stop::Gone) => {
+            Err(Stop::Gone) => {
                 record.trouble(Kind::ClientGone);
                 return None;
             }
