@@ -6,6 +6,7 @@
 
 mod accept;
 mod admin;
+mod bounded;
 mod client;
 mod clock;
 mod descriptors;

@@ -6,7 +6,6 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use config::TenantLimits;
@@ -15,13 +14,14 @@ use http::{HeaderName, HeaderValue};
 use picker::ledger::Micros;
 
 use super::rate::{Rate, Short};
+use crate::bounded::Bounded;
 
 /// A time that nobody knows: until a request in flight ends.
 const RETRY_UNKNOWN: Duration = Duration::from_secs(1);
 
 /// A tenant's limits and what is used up of them.
 pub(crate) struct Limits {
-    in_flight: Arc<AtomicU32>,
+    in_flight: Arc<Bounded>,
     in_flight_max: Option<NonZeroU32>,
     requests: Option<Arc<Rate>>,
     tokens: Option<Arc<Rate>>,
@@ -31,7 +31,7 @@ pub(crate) struct Limits {
 /// A request that counts as in flight until this is dropped.
 #[derive(Debug)]
 #[must_use = "the request is in flight for as long as this is held"]
-pub(crate) struct InFlight(Arc<AtomicU32>);
+pub(crate) struct InFlight(Arc<Bounded>);
 
 /// Which limit a request would break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Limits {
 
     /// Requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.count()
     }
 
     /// Whether tokens are counted, so that they have to be estimated.
@@ -130,18 +130,16 @@ impl Limits {
     }
 
     fn enter(&self) -> Result<InFlight, Refused> {
-        let max = self.in_flight_max.map_or(u32::MAX, NonZeroU32::get);
-        let more = |count: u32| (count < max).then(|| count + 1);
-        match self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(InFlight(self.in_flight.clone())),
-            Err(_) => Err(Refused { limit: Limit::Concurrent, after: Some(RETRY_UNKNOWN) }),
+        match self.in_flight.take(self.in_flight_max) {
+            true => Ok(InFlight(self.in_flight.clone())),
+            false => Err(Refused { limit: Limit::Concurrent, after: Some(RETRY_UNKNOWN) }),
         }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.give_back();
     }
 }
 

@@ -16,7 +16,7 @@ mod trust;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -27,6 +27,7 @@ use picker::ledger::{InFlight, Ledger, Micros};
 use picker::load::Load;
 use tokio_util::sync::CancellationToken;
 
+use crate::bounded::Bounded;
 use crate::clock::Clock;
 use crate::edge::keys::Credentials;
 use crate::metrics::EndpointCounters;
@@ -66,7 +67,7 @@ pub(crate) struct Endpoint {
     pub(crate) health: Health,
     making: Making,
     /// Requests that hold a place there.
-    held: AtomicU32,
+    held: Bounded,
     unreachable: AtomicBool,
     /// When it was last sent a request, in milliseconds of the router's clock.
     last_request_ms: AtomicU64,
@@ -83,10 +84,7 @@ pub(crate) struct Held(Arc<Endpoint>);
 impl Held {
     /// `None` if so many are held there.
     pub(crate) fn take(endpoint: &Arc<Endpoint>, limit: Option<NonZeroU32>) -> Option<Self> {
-        let limit = limit.map_or(u32::MAX, NonZeroU32::get);
-        let more = |count: u32| (count < limit).then_some(count + 1);
-        endpoint.held.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
-        Some(Self(endpoint.clone()))
+        endpoint.held.take(limit).then(|| Self(endpoint.clone()))
     }
 
     /// Where it is.
@@ -97,7 +95,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::AcqRel);
+        self.0.held.give_back();
         self.0.seat.known().gate.call();
     }
 }
@@ -122,7 +120,7 @@ impl Endpoint {
             trust: Trust::default(),
             health: Health::default(),
             making: Making::default(),
-            held: AtomicU32::new(0),
+            held: Bounded::default(),
             unreachable: AtomicBool::new(true),
             last_request_ms: AtomicU64::new(0),
             scrapes_ok: AtomicU64::new(0),
@@ -209,7 +207,7 @@ impl Endpoint {
 
     /// Requests that hold a place there.
     pub(crate) fn held(&self) -> u32 {
-        self.held.load(Ordering::Relaxed)
+        self.held.count()
     }
 
     /// What this router has in flight there.

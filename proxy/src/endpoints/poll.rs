@@ -43,14 +43,34 @@ impl From<PageError> for ScrapeError {
 
 /// Polls until the endpoint is retired. Each turn goes by the pool's configuration of that moment.
 pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: Arc<Endpoint>) {
-    let mut poller = Poller::new(&router, endpoint.clone());
+    let poller = Poller::new(&router, endpoint.clone());
+    in_turns(&router, &known, &endpoint, poller).await;
+}
+
+/// What a task of an endpoint's does again and again.
+pub(super) trait Turns {
+    /// Does it once, by the pool's configuration of that moment. Gives the time from the beginning of this turn to that of the
+    /// next; none where nothing is to be done until the settings change.
+    fn turn(&mut self, pool: &Pool) -> impl Future<Output = Option<Duration>> + Send;
+}
+
+/// Takes turns until the endpoint is retired.
+pub(super) async fn in_turns(
+    router: &Router,
+    known: &Arc<Knowledge>,
+    endpoint: &Endpoint,
+    mut turns: impl Turns,
+) {
     let mut turn = 0;
     let polling = async {
-        while let Some(pool) = router.pool_of(&known) {
+        while let Some(pool) = router.pool_of(known) {
             let started = Instant::now();
-            poller.scrape(&pool).await;
+            let Some(interval) = turns.turn(&pool).await else {
+                known.changed.notified().await;
+                continue;
+            };
             turn += 1;
-            let next = jittered(pool.config.load.scrape_interval, endpoint.id().0, turn);
+            let next = jittered(interval, endpoint.id().0, turn);
             known.changed_within(next.saturating_sub(started.elapsed())).await;
         }
     };
@@ -61,7 +81,7 @@ pub(crate) async fn poll(router: Arc<Router>, known: Arc<Knowledge>, endpoint: A
     }
 }
 
-pub(super) fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
+fn jittered(interval: Duration, seed: u32, turn: u64) -> Duration {
     let number = Draw { seed: u64::from(seed), turn }.number(0) as f64 / u64::MAX as f64;
     interval.mul_f64(1.0 - JITTER + 2.0 * JITTER * number)
 }
@@ -77,6 +97,13 @@ struct Poller<'a> {
     refusals: u32,
     /// What this router had sent there when the page was asked for.
     ours: Ours,
+}
+
+impl Turns for Poller<'_> {
+    async fn turn(&mut self, pool: &Pool) -> Option<Duration> {
+        self.scrape(pool).await;
+        Some(pool.config.load.scrape_interval)
+    }
 }
 
 impl<'a> Poller<'a> {

@@ -4,11 +4,11 @@
 //! not answered 200 leave an endpoint out, and the next 200 brings it back.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use super::Endpoint;
 use super::page::{self, Bounds};
-use super::poll::jittered;
+use super::poll::{Turns, in_turns};
 use crate::pool::{Knowledge, Pool};
 use crate::router::Router;
 
@@ -17,26 +17,20 @@ const PAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// Asks until the endpoint is retired; waits where the pool's configuration of the moment names no path.
 pub(crate) async fn poll_health(router: Arc<Router>, known: Arc<Knowledge>, endpoint: Arc<Endpoint>) {
-    let mut turn = 0;
-    let polling = async {
-        while let Some(pool) = router.pool_of(&known) {
-            let Some(path) = &pool.config.health.path else {
-                // Nobody looks any more, so nothing is held against it.
-                endpoint.health.looked(true);
-                known.changed.notified().await;
-                continue;
-            };
-            let started = Instant::now();
-            look(&pool, &endpoint, path).await;
-            turn += 1;
-            let next = jittered(pool.config.health.interval, endpoint.id().0, turn);
-            known.changed_within(next.saturating_sub(started.elapsed())).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        () = endpoint.retired() => {}
-        () = polling => {}
+    in_turns(&router, &known, &endpoint, Poller(&endpoint)).await;
+}
+
+struct Poller<'a>(&'a Arc<Endpoint>);
+
+impl Turns for Poller<'_> {
+    async fn turn(&mut self, pool: &Pool) -> Option<Duration> {
+        let Some(path) = &pool.config.health.path else {
+            // Nobody looks any more, so nothing is held against it.
+            self.0.health.looked(true);
+            return None;
+        };
+        look(pool, self.0, path).await;
+        Some(pool.config.health.interval)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Endpoint;
 use super::model_list::{LIST_BYTES_MAX, ModelList, NoList};
 use super::page::{self, Bounds, PageError};
-use super::poll::jittered;
+use super::poll::{Turns, in_turns};
 use crate::pool::{Knowledge, Member, Pool};
 use crate::router::Router;
 
@@ -28,38 +28,29 @@ enum ReadError {
 /// Reads until the endpoint is retired; waits where the pool's configuration of the moment wants no lists. What it lists
 /// goes into the router's routes.
 pub(crate) async fn poll_models(router: Arc<Router>, known: Arc<Knowledge>, endpoint: Arc<Endpoint>) {
-    let mut poller = Poller { endpoint: endpoint.clone(), failure: None };
-    let mut turn = 0;
-    let polling = async {
-        while let Some(pool) = router.pool_of(&known) {
-            let started = Instant::now();
-            if let Some(interval) = pool.config.models_interval {
-                if poller.read(&pool, interval).await {
-                    router.live().refresh_routes();
-                }
-                turn += 1;
-                let next = jittered(interval, endpoint.id().0, turn);
-                known.changed_within(next.saturating_sub(started.elapsed())).await;
-            } else {
-                known.changed.notified().await;
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        () = endpoint.retired() => {}
-        () = polling => {}
-    }
+    let poller = Poller { router: &router, endpoint: endpoint.clone(), failure: None };
+    in_turns(&router, &known, &endpoint, poller).await;
 }
 
 /// What a poller keeps from one reading to the next.
-struct Poller {
+struct Poller<'a> {
+    router: &'a Router,
     endpoint: Arc<Endpoint>,
     /// Why the last reading gave no list.
     failure: Option<ReadError>,
 }
 
-impl Poller {
+impl Turns for Poller<'_> {
+    async fn turn(&mut self, pool: &Pool) -> Option<Duration> {
+        let interval = pool.config.models_interval?;
+        if self.read(pool, interval).await {
+            self.router.live().refresh_routes();
+        }
+        Some(interval)
+    }
+}
+
+impl Poller<'_> {
     /// Reads once; whether routes may have changed. Another outcome than the last one is logged.
     async fn read(&mut self, pool: &Pool, interval: Duration) -> bool {
         let Some(member) = pool.member(&self.endpoint) else { return false };

@@ -5,8 +5,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,13 +16,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::standing::NoRoom;
 use super::{Candidates, Knowledge, Pool};
+use crate::bounded::Bounded;
 use crate::clock::Clock;
 use crate::metrics::Count;
 
 /// Counts the requests of a pool, and keeps its line.
 #[derive(Default)]
 pub(crate) struct Gate {
-    in_flight: AtomicU32,
+    in_flight: Bounded,
     line: Mutex<Line>,
     length: AtomicUsize,
     /// Requests that waited, that were turned away, and that gave way to a higher priority or waited too long.
@@ -116,10 +118,9 @@ impl Pool {
 
     /// A place and who can take the request, if there is room for both.
     fn enter(self: &Arc<Self>, model: Option<&str>, clock: Clock) -> Result<(Place, Candidates), NoRoom> {
-        let limit = self.config.limits.requests_max.map_or(u32::MAX, std::num::NonZeroU32::get);
         // The place last: giving one back calls who waits, and that may be this one.
         let candidates = self.candidates(model, clock)?;
-        let place = Place::take(&self.known, limit).ok_or(NoRoom::Full)?;
+        let place = Place::take(&self.known, self.config.limits.requests_max).ok_or(NoRoom::Full)?;
         Ok((place, candidates))
     }
 }
@@ -127,7 +128,7 @@ impl Pool {
 impl Gate {
     /// Requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.count()
     }
 
     /// Requests that wait.
@@ -149,16 +150,14 @@ impl Gate {
 
 impl Place {
     /// `None` if so many are in flight.
-    fn take(known: &Arc<Knowledge>, limit: u32) -> Option<Self> {
-        let more = |count: u32| (count < limit).then_some(count + 1);
-        known.gate.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
-        Some(Self(known.clone()))
+    fn take(known: &Arc<Knowledge>, limit: Option<NonZeroU32>) -> Option<Self> {
+        known.gate.in_flight.take(limit).then(|| Self(known.clone()))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.gate.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.0.gate.in_flight.give_back();
         self.0.gate.call();
     }
 }

@@ -83,28 +83,46 @@ impl Pool {
         let now = Instant::now();
         let lacking = self.known.lacking.load();
         let without = model.map_or(&[][..], |model| lacking.without(model));
-        let serves = |member: &&Member| !without.contains(&member.endpoint.id());
-        let weighed = || self.fleet.iter().filter(|member| member.weight > 0.0);
-        let stands = |member: &Member| self.standing(&member.endpoint, now, clock);
-        let mut best = weighed().filter(serves).map(stands).min();
+        let serving = self.weighed().filter(|member| !without.contains(&member.endpoint.id()));
+        let (mut best, mut list) = self.best(serving, now, clock);
         // Lists may be old, and the engine is the judge: of those that serve none can be used, so the others are asked.
-        let any = !without.is_empty() && best.is_none_or(|best| best >= Standing::Down);
-        if any {
-            best = weighed().map(stands).min();
+        if !without.is_empty() && best.is_none_or(|best| best >= Standing::Down) {
+            (best, list) = self.best(self.weighed(), now, clock);
         }
         match best {
-            Some(Standing::Full | Standing::Closed) => return Err(NoRoom::Full),
+            Some(Standing::Full | Standing::Closed) => Err(NoRoom::Full),
             // Alone it is asked all the same: there is no choice to make, and it says itself how busy it is.
-            Some(Standing::Paused) if weighed().count() > 1 => {
+            Some(Standing::Paused) if self.weighed().count() > 1 => {
                 let left = |member: &Member| member.endpoint.health.pause_left(clock.at(now).millis());
-                return Err(NoRoom::Paused(weighed().filter_map(left).min().unwrap_or_default()));
+                Err(NoRoom::Paused(self.weighed().filter_map(left).min().unwrap_or_default()))
             }
-            _ => {}
+            _ => Ok(Candidates { pool: self.clone(), list }),
         }
-        let chosen = weighed().filter(|member| any || serves(member));
-        let chosen = chosen.filter(|member| best == Some(stands(member)));
-        let list = chosen.map(|member| self.candidate(member, now, clock)).collect();
-        Ok(Candidates { pool: self.clone(), list })
+    }
+
+    fn weighed(&self) -> impl Iterator<Item = &Member> {
+        self.fleet.iter().filter(|member| member.weight > 0.0)
+    }
+
+    /// The best standing that any of them has, and those that have it. HOT: mostly all stand alike.
+    fn best<'a>(
+        &self,
+        members: impl Iterator<Item = &'a Member>,
+        now: Instant,
+        clock: Clock,
+    ) -> (Option<Standing>, Vec<Candidate>) {
+        let (mut best, mut list) = (None, Vec::with_capacity(self.fleet.len()));
+        for member in members {
+            let standing = self.standing(&member.endpoint, now, clock);
+            if best.is_none_or(|best| standing < best) {
+                best = Some(standing);
+                list.clear();
+            }
+            if best == Some(standing) {
+                list.push(self.candidate(member, now, clock));
+            }
+        }
+        (best, list)
     }
 
     fn candidate(&self, member: &Member, now: Instant, clock: Clock) -> Candidate {
@@ -131,13 +149,12 @@ impl Candidates {
         let wants = |member: &&Member| {
             let endpoint = &member.endpoint;
             let is_usable = endpoint.usable(now, pool.config.load.stale_after);
-            member.weight > 0.0
-                && endpoint.health.wants_trial(millis)
+            endpoint.health.wants_trial(millis)
                 && is_usable
                 && !endpoint.health.is_busy(millis)
                 && !pool.is_full(endpoint)
         };
-        let member = pool.fleet.iter().find(wants)?;
+        let member = pool.weighed().find(wants)?;
         let trial = Trial::of(&member.endpoint)?;
         if self.list.iter().all(|candidate| candidate.id != member.endpoint.id()) {
             self.list.push(pool.candidate(member, now, clock));

@@ -50,7 +50,6 @@ struct Decided {
     /// Blocks of the prompt; their hashes are not kept.
     blocks: usize,
     pool: Arc<Pool>,
-    endpoint: Arc<Endpoint>,
     choice: Choice,
 }
 
@@ -116,8 +115,7 @@ impl Record {
         counters.answers[usize::from(status / 100).clamp(1, 5) - 1].add(1);
         counters.matched_blocks.add(choice.matched.into());
         counters.total_blocks.add(blocks as u64);
-        let (pool, endpoint) = (pool.clone(), endpoint.clone());
-        self.decided = Some(Decided { decision, blocks, pool, endpoint, choice: *choice });
+        self.decided = Some(Decided { decision, blocks, pool: pool.clone(), choice: *choice });
         hashes
     }
 
@@ -233,7 +231,9 @@ impl Drop for Record {
         }
         self.log();
         self.log_access();
-        if let Some(Decided { decision, blocks, pool, endpoint, choice }) = self.decided.take() {
+        if let (Some(Decided { decision, blocks, pool, choice }), Some(endpoint)) =
+            (self.decided.take(), self.tried.take())
+        {
             let (at_ms, took) = (self.router.clock.millis(), self.decision_time);
             let (status, trouble) = (self.status, self.trouble.map(Kind::name));
             let api = self.api;
