@@ -9,12 +9,9 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock};
 
 use config::defaults::{ADMIN_CONNECTIONS_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
-
-/// What is assumed where the system does not tell.
-const UNTOLD: usize = 1024;
 
 /// The shares of this process.
 pub(crate) static SHARES: LazyLock<Shares> = LazyLock::new(|| Shares::of(raised()));
@@ -52,15 +49,18 @@ impl Shares {
 /// Whether something is to be had from a descriptor at once, by the system's own word: bytes, an end, or on a listener
 /// somebody who waits in its backlog.
 pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
-    let mut asked = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-    poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    let mut asked = [PollFd::new(&descriptor, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Raises the soft limit to the hard one, which needs no right; gives what holds.
 fn raised() -> usize {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return UNTOLD };
-    let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
-    usize::try_from(if raised { hard } else { soft }).unwrap_or(usize::MAX)
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised =
+        current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    // None is without a limit.
+    let holds = if raised { maximum } else { current };
+    holds.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn the_soft_limit_is_raised_to_the_hard_one() {
         let limit = SHARES.limit;
-        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the system tells");
-        assert_eq!(soft, hard);
-        assert_eq!(limit, usize::try_from(soft).unwrap_or(usize::MAX));
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+        assert_eq!(limit, current.and_then(|soft| usize::try_from(soft).ok()).unwrap_or(usize::MAX));
     }
 }

@@ -1,10 +1,14 @@
 //! The test's own descriptors: a storm of clients needs more than a shell allows by default.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit to the hard one; panics when that is less than `wanted`.
 pub fn need(wanted: u64) {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the system tells");
-    assert!(hard >= wanted, "{hard} descriptors, wanted {wanted}: raise the hard limit (ulimit -Hn)");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit everybody may go");
+    let hard = getrlimit(Resource::Nofile).maximum;
+    assert!(
+        hard.is_none_or(|hard| hard >= wanted),
+        "{hard:?} descriptors, wanted {wanted}: raise the hard limit (ulimit -Hn)"
+    );
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
+    raised.expect("up to the hard limit everybody may go");
 }
