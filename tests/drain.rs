@@ -4,7 +4,7 @@
 use harness::client::get;
 use harness::h2_client::{post_request, response, response_head};
 use harness::prompts::cold;
-use harness::script::{chunk, last_chunk};
+use harness::script::{chunk, last_chunk, write};
 use harness::wait::pace;
 use harness::wire::Framing;
 use harness::{Answer, Client, DEADLINE, H2Client, Router, Setup, Signal, Step, Stub, exchange, post, until};
@@ -95,6 +95,25 @@ async fn a_request_on_an_idle_connection_is_answered_and_told_to_close() {
         assert_eq!((response.status(), response.header("connection")), (200, Some("close")), "{shows}");
     }
     assert_eq!(router.ended(DEADLINE).await.code(), Some(0));
+}
+
+/// The signal comes while the engine works: the answer still can tell the client.
+#[tokio::test]
+async fn a_request_under_way_is_answered_and_told_to_close() {
+    let stub = Stub::start().await;
+    let mut router = Setup::of(&[&stub]).yaml("drain_idle: 1h\ndrain: 2h").start().await;
+    let go = Signal::default();
+    let answer = write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+    stub.always(Answer::steps([Step::Wait(go.clone()), answer]));
+    let mut client = Client::connect(router.data).await;
+    client.send(post(PATH, cold(1))).await;
+    stub.request(0).await;
+    router.terminate().await;
+    not_listening(&router).await;
+    go.fire();
+    let response = client.response("POST").await;
+    assert_eq!((response.status(), response.header("connection")), (200, Some("close")));
+    assert_eq!(router.ended(DEADLINE).await.code(), Some(0), "nobody waits for the connection");
 }
 
 #[tokio::test]

@@ -7,9 +7,12 @@ use harness::router::{POLICIES, row};
 use harness::script::{chunk, last_chunk, write};
 use harness::{
     Answer, Client, DEADLINE, H2Client, Router, Setup, Step, Stub, exchange, get, post, prompts, until,
+    within,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 const PATH: &str = "/v1/chat/completions";
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
@@ -38,6 +41,34 @@ async fn pair(pool: &str) -> (Stub, Stub, Router) {
 /// An endpoint's standing in the state page.
 async fn standing(router: &Router, name: &str) -> String {
     router.endpoint(name).await["standing"].as_str().unwrap().to_owned()
+}
+
+/// Nothing comes back from a host that is gone: the next best serves once `timeouts.connect` is over, and the endpoint is down.
+#[tokio::test]
+async fn a_connect_into_a_black_hole_is_served_by_the_next_best() {
+    let (a, b) = (Stub::with_backlog(1).await, Stub::start().await);
+    let router = Setup::of(&[&a, &b])
+        .pool("policy: prefix-only\nload: {scrape_interval: 1h, stale_after: 3h}\ntimeouts: {connect: 500ms, first_byte: 1h}")
+        .start()
+        .await;
+    let kept = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    a.always(Answer::steps([write(kept), Step::Close]));
+    let mut seed = 0;
+    while router.chat(prompts::cold(seed)).await.endpoint() != "a" {
+        seed += 1;
+    }
+    let (prompt, before) = (prompts::cold(seed), b.count());
+    a.rest(true);
+    let mut waiting = Vec::new();
+    // Linux drops further SYNs once the backlog is full.
+    while let Ok(stream) = timeout(Duration::from_millis(200), TcpStream::connect(a.address())).await {
+        waiting.push(stream.unwrap());
+    }
+    let response = within("an answer", Duration::from_secs(5), router.chat(prompt.clone())).await;
+    assert_eq!((response.status(), response.endpoint().as_str()), (200, "b"), "{response:?}");
+    assert_eq!(standing(&router, "a").await, "down");
+    assert_eq!(router.chat(prompt).await.endpoint(), "b", "and keeps its prompt");
+    assert_eq!((a.count(), b.count()), (1, before + 2));
 }
 
 // D25

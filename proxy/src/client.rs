@@ -10,7 +10,6 @@
 //! the running answer nor hide the client's leaving behind them.
 
 pub(crate) mod patience;
-mod wire;
 
 use std::future::poll_fn;
 use std::io;
@@ -30,13 +29,15 @@ use pingora_core::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
     UniqueID, UniqueIDType,
 };
+use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
+use crate::carrier::Carrier;
+use crate::descriptors::is_readable;
 use patience::{Impatience, Patience, Terms};
-use wire::Wire;
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
@@ -49,7 +50,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A connection that pingora's sessions can run on.
 #[derive(Debug)]
 pub(crate) struct Client {
-    stream: BufWriter<Wire>,
+    stream: BufWriter<Carrier>,
     /// Read and not yet asked for.
     ahead: BytesMut,
     /// A request has been read whole and its answer is not: whoever reads now only asks whether the client is there.
@@ -89,26 +90,36 @@ pub(crate) fn serving(session: &ServerSession, serving: bool) {
     }
 }
 
+/// Most clients leave TLS without a word. A request has a length, so none is cut unseen.
+fn is_an_end<T: Default>(read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    match read {
+        Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Poll::Ready(Ok(T::default()))
+        }
+        read => read,
+    }
+}
+
 impl Client {
     /// Buffers a connection in clear text.
     pub(crate) fn new(stream: TcpStream, patience: Patience) -> Self {
-        Self::over(Wire::Plain(stream), patience)
+        Self::over(Carrier::Plain(stream), patience)
     }
 
     /// Buffers a connection whose handshake is done. A short answer is one record.
     pub(crate) fn over_tls(stream: TlsStream<BufReader<TcpStream>>, patience: Patience) -> Self {
-        Self::over(Wire::Tls(Box::new(stream)), patience)
+        Self::over(Carrier::over_tls(stream), patience)
     }
 
-    fn over(wire: Wire, patience: Patience) -> Self {
-        let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, wire);
+    fn over(carrier: Carrier, patience: Patience) -> Self {
+        let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, carrier);
         let (serving, patience) = (AtomicBool::new(false), Mutex::new(patience));
         Self { stream, ahead: BytesMut::new(), serving, patience }
     }
 
     /// Whether the handshake chose HTTP/2.
     pub(crate) fn chose_http2(&self) -> bool {
-        matches!(self.stream.get_ref().protocol(), Some(ALPN::H2))
+        matches!(self.selected_alpn_proto(), Some(ALPN::H2))
     }
 
     /// Waits for HTTP/2's preface and leaves it to be read. False when something else came, or too late.
@@ -135,7 +146,9 @@ impl Client {
 
     /// Sends what waits to be sent.
     fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.stream.buffer().is_empty() && !self.stream.get_ref().holds_back() {
+        // TLS takes more than the socket does.
+        let holds_back = self.stream.get_ref().tls().is_some_and(CommonState::wants_write);
+        if self.stream.buffer().is_empty() && !holds_back {
             return Ok(());
         }
         match Pin::new(&mut self.stream).poll_flush(context) {
@@ -148,14 +161,14 @@ impl Client {
     fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.ahead.reserve(READ_BUFFER_BYTES);
         let Self { stream, ahead, .. } = self;
-        poll_read_buf(Pin::new(stream.get_mut()), context, ahead)
+        is_an_end(poll_read_buf(Pin::new(stream.get_mut()), context, ahead))
     }
 
     /// Reads what was set aside, or once.
     fn poll_bytes(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
             if into.remaining() >= READ_BUFFER_BYTES {
-                return Pin::new(self.stream.get_mut()).poll_read(context, into);
+                return is_an_end(Pin::new(self.stream.get_mut()).poll_read(context, into));
             }
             ready!(self.poll_ahead(context))?;
         }
@@ -168,7 +181,7 @@ impl Client {
     /// Ready when there is no more patience, after a read that found nothing.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Self { stream, patience, .. } = self;
-        patience.get_mut().poll(context, || stream.get_ref().is_readable())
+        patience.get_mut().poll(context, || is_readable(stream.get_ref().tcp()))
     }
 
     /// Ready when the client has left.
@@ -245,13 +258,16 @@ impl Shutdown for Client {
 
 impl UniqueID for Client {
     fn id(&self) -> UniqueIDType {
-        self.stream.get_ref().as_raw_fd()
+        self.stream.get_ref().tcp().as_raw_fd()
     }
 }
 
 impl Ssl for Client {
     fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.stream.get_ref().protocol()
+        match self.stream.get_ref().tls()?.alpn_protocol()? {
+            b"h2" => Some(ALPN::H2),
+            _ => Some(ALPN::H1),
+        }
     }
 }
 

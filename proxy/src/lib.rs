@@ -7,6 +7,7 @@
 mod accept;
 mod admin;
 mod bounded;
+mod carrier;
 mod client;
 mod clock;
 mod descriptors;

@@ -92,6 +92,11 @@ impl Router {
         self.turns.load(Ordering::Relaxed)
     }
 
+    /// Whether clients are to leave their connections after this answer: for another process, or for others who wait.
+    pub(crate) fn lets_go(&self) -> bool {
+        self.draining.load(Ordering::Relaxed) || self.clients_room.is_full()
+    }
+
     /// Whether a new request would find an endpoint here, or in the process that has taken over.
     pub(crate) fn ready(&self) -> bool {
         let takes_more = !self.draining.load(Ordering::Relaxed) || self.handed_over.load(Ordering::Relaxed);

@@ -3,8 +3,8 @@
 //! Head and body leave in one vectored write, which saves a segment, a system call and a copy a request. While a large
 //! body is still being written the connection is watched for an early answer (a 413, a 401), which would otherwise be
 //! lost or waited for until the write fails. The first bytes of the answer are read here, so it is known for certain
-//! whether an engine that broke had answered anything: only a connection taken from the pool that died
-//! without a byte may be tried again.
+//! whether an engine that broke had answered anything. Only a request on a pooled connection that ends at once, or that is
+//! reset a little later, may be sent again: the engine had closed it, or closes it with the request unread.
 
 #[cfg(test)]
 mod over_tls;
@@ -33,9 +33,11 @@ const FIRST_READ_BYTES: usize = 4 * 1024;
 /// Idle connections kept for one engine; those beyond are closed.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
 
-/// A pooled connection that the engine had closed already shows it within a round trip. One that lives longer than this may
+/// A pooled connection that the engine had closed already shows it within a round trip, by a reset. One that breaks later may
 /// have been worked on.
 const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
+/// In so short a time nothing was generated, even where the end that comes does not tell whether the request was read.
+const NOTHING_BEGUN: Duration = Duration::from_millis(50);
 
 /// How long a connection waits for its share of the descriptors. The client is watched meanwhile, so who waits for it is there.
 const SHARE_WITHIN: Duration = Duration::from_secs(30);
@@ -60,14 +62,14 @@ pub(crate) struct Upstream {
 
 /// A connection that waits for its next request.
 struct Idle {
-    wire: Wire,
+    wire: Box<Wire>,
     share: Share,
     since: Instant,
 }
 
 /// A connection that nothing of this request has been written to.
 pub(crate) struct Connection {
-    wire: Wire,
+    wire: Box<Wire>,
     share: Share,
     /// Taken from the pool: the engine may have closed it already.
     reused: bool,
@@ -104,7 +106,7 @@ pub(crate) enum ConnectError {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// A pooled connection was dead and a new one cannot be had: nothing has begun.
+    /// A pooled connection was closed before the request was read, and no new one was to be had: nothing has begun.
     #[error("gone since the last request")]
     Gone,
     /// A new connection was refused when the request was on its way: nothing has begun.
@@ -187,9 +189,8 @@ impl Upstream {
         pool.values_mut().find(|waiting| !waiting.is_empty()).map(|waiting| waiting.remove(0))
     }
 
-    /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that turns out dead
-    /// at once is replaced by a new one, once: the engine had closed it before the request came, so it has begun nothing. One
-    /// that dies later may have, and is not tried again.
+    /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that the engine closed
+    /// before it read the request, or at once, is replaced by a new one, once: nothing has begun.
     /// Cancel by dropping: the connection closes, the engine aborts.
     pub(crate) async fn exchange(
         &self,
@@ -198,9 +199,8 @@ impl Upstream {
         first_byte: Duration,
     ) -> Result<Answer, ExchangeError> {
         let again = connection.reused.then(|| connection.engine.clone());
-        let started = Instant::now();
         match (connection.exchange(request, first_byte).await, again) {
-            (Err(ExchangeError::NoByte), Some(engine)) if started.elapsed() < KEEP_ALIVE_RACE => {
+            (Err(ExchangeError::Gone), Some(engine)) => {
                 let anew = self.connect_anew(engine).await.map_err(|_| ExchangeError::Gone)?;
                 anew.exchange(request, first_byte).await
             }
@@ -215,7 +215,7 @@ impl Upstream {
             return;
         }
         session.respect_keepalive();
-        let Some(wire) = session.reuse().await.and_then(|stream| Wire::of(stream, &engine)) else {
+        let Some(wire) = session.reuse().await.and_then(|stream| Wire::of(stream)) else {
             return;
         };
         let mut pool = self.pool.lock();
@@ -247,22 +247,35 @@ impl Connection {
     }
 
     async fn head_of_answer(mut self, request: Request<'_>) -> Result<Answer, ExchangeError> {
-        let (first, partial) = self.first_bytes(request).await.map_err(|_| self.no_byte())?;
+        let started = Instant::now();
+        let (first, partial) = match self.first_bytes(request).await {
+            Ok(first) => first,
+            Err(error) => return Err(self.no_byte(&error, started).await),
+        };
         self.wire.rewind(first);
-        let mut session = self.wire.into_session();
+        let mut session = HttpSession::new(self.wire);
         session.read_response().await.map_err(|_| ExchangeError::Broken)?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
         let partial = partial || request.bodiless;
         Ok(Answer { session, partial, share: self.share, engine: self.engine })
     }
 
-    /// Why not a byte came.
-    fn no_byte(&self) -> ExchangeError {
-        let refusal = if self.reused { None } else { self.wire.refusal() };
-        refusal.map_or(ExchangeError::NoByte, ExchangeError::Tls)
+    /// Why not a byte came, when no first byte but that error did.
+    async fn no_byte(&self, error: &io::Error, started: Instant) -> ExchangeError {
+        if !self.reused {
+            return self.wire.refusal().map_or(ExchangeError::NoByte, ExchangeError::Tls);
+        }
+        let (elapsed, race) = (started.elapsed(), started + KEEP_ALIVE_RACE);
+        let nothing_begun = match error.kind() {
+            _ if elapsed < NOTHING_BEGUN => true,
+            io::ErrorKind::UnexpectedEof => timeout_at(race, self.wire.reset()).await.is_ok(),
+            _ => elapsed < KEEP_ALIVE_RACE,
+        };
+        if nothing_begun { ExchangeError::Gone } else { ExchangeError::NoByte }
     }
 
-    /// The first bytes of the answer, never none, and whether they came before the request had left.
+    /// The first bytes of the answer, never none, and whether they came before the request had left. An unexpected end is
+    /// one that came after it had left whole.
     async fn first_bytes(&mut self, request: Request<'_>) -> io::Result<(BytesMut, bool)> {
         let (sent, early) = if request.body.len() > WATCHED_BODY_BYTES {
             self.send_watching(request).await
@@ -274,10 +287,10 @@ impl Connection {
         }
         let mut first = BytesMut::with_capacity(FIRST_READ_BYTES);
         // An engine that refuses may have answered before it closed: look, also when the write failed.
-        match self.wire.read_buf(&mut first).await {
-            Ok(1..) => Ok((first, sent.is_err())),
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) => Err(error),
+        match (self.wire.read_buf(&mut first).await, sent) {
+            (Ok(1..), sent) => Ok((first, sent.is_err())),
+            (_, Err(error)) | (Err(error), Ok(())) => Err(error),
+            (Ok(0), Ok(())) => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
@@ -290,7 +303,7 @@ impl Connection {
             sent = send(&mut writer, request) => (sent, None),
             read = reader.read_buf(&mut early) => match read {
                 Ok(1..) => (Ok(()), Some(early)),
-                Ok(0) => (Err(io::ErrorKind::UnexpectedEof.into()), None),
+                Ok(0) => (Err(io::ErrorKind::ConnectionAborted.into()), None),
                 Err(error) => (Err(error), None),
             },
         }
@@ -342,16 +355,26 @@ mod tests {
     #[tokio::test]
     async fn a_dead_pooled_connection_to_an_engine_that_is_no_more_is_told_apart() {
         let upstream = Upstream::new(SECOND, SECOND);
-        let (peer, listener, mut engine) = pooled(&upstream).await;
-        drop(listener);
+        let (peer, listener, engine) = pooled(&upstream).await;
         let connection = upstream.connect(peer.into()).await.unwrap();
         assert!(connection.reused);
+        drop((listener, engine));
+        assert_eq!(upstream.exchange(connection, ASK, SECOND).await.err(), Some(ExchangeError::Gone));
+    }
+
+    /// It may have begun: it had read the request whole, and took its time.
+    #[tokio::test]
+    async fn a_pooled_connection_that_closes_after_it_was_asked_is_not_replaced() {
+        let upstream = Upstream::new(SECOND, SECOND);
+        let (peer, _listener, mut engine) = pooled(&upstream).await;
+        let connection = upstream.connect(peer.into()).await.unwrap();
         let die = async {
             read_request(&mut engine).await;
+            sleep(2 * NOTHING_BEGUN).await;
             drop(engine);
         };
         let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
-        assert_eq!(answer.err(), Some(ExchangeError::Gone));
+        assert_eq!(answer.err(), Some(ExchangeError::NoByte));
     }
 
     #[tokio::test]
@@ -382,16 +405,15 @@ mod tests {
     #[tokio::test]
     async fn a_dead_pooled_connection_is_replaced() {
         let upstream = Upstream::new(SECOND, SECOND);
-        let (peer, listener, mut engine) = pooled(&upstream).await;
+        let (peer, listener, engine) = pooled(&upstream).await;
         let connection = upstream.connect(peer.into()).await.unwrap();
-        let die = async {
-            read_request(&mut engine).await;
-            drop(engine);
+        drop(engine);
+        let serve = async {
             let (mut anew, _) = listener.accept().await.unwrap();
             read_request(&mut anew).await;
             anew.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
         assert_eq!(
             answer.map(|answer| answer.session.get_status()).ok().flatten(),
             Some(http::StatusCode::NO_CONTENT)

@@ -37,6 +37,8 @@ struct Shared {
     script: Mutex<Script>,
     /// Whether connections are left in the backlog.
     resting: watch::Sender<bool>,
+    /// When a connection is closed on which no further request comes; from the end of the last.
+    idle: Mutex<Option<Duration>>,
 }
 
 impl Stub {
@@ -60,6 +62,7 @@ impl Stub {
             metrics,
             script: Mutex::new(script),
             resting: watch::Sender::default(),
+            idle: Mutex::default(),
         });
         let accepting = Mutex::new(Some(tokio::spawn(accept(shared.clone(), listener))));
         Self { shared, address, accepting }
@@ -112,6 +115,11 @@ impl Stub {
     /// Leaves further connections in the backlog, until told not to.
     pub fn rest(&self, resting: bool) {
         self.shared.resting.send_replace(resting);
+    }
+
+    /// From now on a connection is closed when so long no further request has come on it, as engines do after 5 s.
+    pub fn closes_idle(&self, after: Duration) {
+        *self.shared.idle.lock() = Some(after);
     }
 
     /// Listens again at the old address.
@@ -219,7 +227,7 @@ impl Connection {
     }
 
     async fn serve(mut self) {
-        while let Ok(Some(head)) = self.reader.head().await {
+        while let Some(head) = self.next_head().await {
             let scrape = head.first_line.starts_with("GET /metrics ");
             let ending = match scrape {
                 true => self.scrape().await,
@@ -231,6 +239,12 @@ impl Connection {
                 Ending::Reset => return self.reset(),
             }
         }
+    }
+
+    /// None at the end, or when it has been idle for too long.
+    async fn next_head(&mut self) -> Option<Head> {
+        let idle = self.shared.idle.lock().unwrap_or(Duration::MAX);
+        tokio::time::timeout(idle, self.reader.head()).await.ok()?.ok()?
     }
 
     fn reset(self) {

@@ -180,8 +180,9 @@ impl Forward<'_> {
         self.visit.dress(client, &mut head, self.router.clock).map_err(|_| Stop::MidStream)?;
         let is_read = peeked.is_none() && answer.session.is_body_done();
         let bodiless = client.method == Method::HEAD || is_read;
-        if client.version == http::Version::HTTP_10 {
-            // Without chunks only the end of the connection ends a body of unknown length.
+        // Without chunks only the end of the connection ends a body of unknown length. And a drain may have begun since the
+        // request came: here is the last chance to say so.
+        if client.version == http::Version::HTTP_10 || self.router.lets_go() {
             self.session.set_keepalive(None);
         }
         if bodiless {

@@ -15,7 +15,6 @@ mod visit;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -362,7 +361,7 @@ impl HttpServerApp for Front {
             }
             return None;
         }
-        if self.router.draining.load(Ordering::Relaxed) || self.router.clients_room.is_full() {
+        if self.router.lets_go() {
             session.set_keepalive(None);
         }
         let live = self.router.hold_live();

@@ -16,9 +16,9 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::handshake::HandshakeError;
-use super::secure::Secure;
 use super::{READ_BUFFER_BYTES, TlsError, VERSIONS, authorities, certified, provider};
 
 /// Sessions that may be resumed at one engine. Each serves once, and an engine gives two or so with each handshake.
@@ -75,11 +75,13 @@ impl EndpointTls {
     }
 
     /// Makes a connection secure.
-    pub(crate) async fn handshake(&self, stream: TcpStream) -> Result<Secure, HandshakeError> {
+    pub(crate) async fn handshake(
+        &self,
+        stream: TcpStream,
+    ) -> Result<TlsStream<BufReader<TcpStream>>, HandshakeError> {
         let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         let connector = TlsConnector::from(self.config.clone());
-        let stream = connector.connect(self.name.clone(), stream).await;
-        stream.map(Secure::new).map_err(|error| HandshakeError::of(&error))
+        connector.connect(self.name.clone(), stream).await.map_err(|error| HandshakeError::of(&error))
     }
 }
 

@@ -6,7 +6,6 @@
 
 pub(crate) mod client;
 pub(crate) mod handshake;
-pub(crate) mod secure;
 pub(crate) mod server;
 
 #[cfg(test)]

@@ -1,22 +1,26 @@
-//! What carries an engine's bytes: TCP, or TLS over it, and where it leads.
+//! A connection to an engine, and where it leads.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::BytesMut;
-use pingora_core::protocols::Stream;
-use pingora_core::protocols::http::v1::client::HttpSession;
-use pingora_core::protocols::l4::stream::Stream as Tcp;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
+    TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::ConnectError;
+use crate::carrier::Carrier;
 use crate::tls::client::EndpointTls;
 use crate::tls::handshake::HandshakeError;
-use crate::tls::secure::Secure;
 
 /// Where an engine is reached, and how it is spoken to there.
 #[derive(Clone, Debug)]
@@ -30,10 +34,14 @@ pub(crate) struct Transport {
 /// clear text.
 pub(super) type Key = (SocketAddr, u64);
 
-/// A connection to an engine.
-pub(super) enum Wire {
-    Plain(Box<Tcp>),
-    Tls(Box<Secure>),
+/// A connection to an engine, as pingora's client sessions take it: its first bytes may be read twice.
+///
+/// Over TLS an end without a `close_notify` is an error, not an end: an answer without a length may have been cut.
+#[derive(Debug)]
+pub(super) struct Wire {
+    carrier: Carrier,
+    rewound: BytesMut,
+    refusal: Option<HandshakeError>,
 }
 
 impl Transport {
@@ -62,14 +70,15 @@ impl From<io::Error> for ConnectError {
 
 impl Wire {
     /// A new connection, its handshake included.
-    pub(super) async fn connect(to: &Transport) -> Result<Self, ConnectError> {
+    pub(super) async fn connect(to: &Transport) -> Result<Box<Self>, ConnectError> {
         let stream = TcpStream::connect(to.address).await?;
         stream.set_nodelay(true).map_err(|_| ConnectError::Failed)?;
-        match &to.tls {
-            None => Ok(Self::Plain(Box::new(Tcp::from(stream)))),
+        let carrier = match &to.tls {
+            None => Carrier::Plain(stream),
             // Boxed, lest every request in clear text carry room for a handshake.
-            Some(tls) => Ok(Self::Tls(Box::new(Box::pin(tls.handshake(stream)).await?))),
-        }
+            Some(tls) => Carrier::over_tls(Box::pin(tls.handshake(stream)).await?),
+        };
+        Ok(Box::new(Self { carrier, rewound: BytesMut::new(), refusal: None }))
     }
 
     /// Whether it is open and nothing has come on it: an engine speaks only when asked. A session's ticket is no speech.
@@ -81,34 +90,23 @@ impl Wire {
 
     /// Gives back the first bytes of an answer; the session finds them again.
     pub(super) fn rewind(&mut self, read: BytesMut) {
-        match self {
-            Self::Plain(stream) => stream.rewind(&read),
-            Self::Tls(stream) => stream.rewind(read),
-        }
+        self.rewound = read;
     }
 
     /// That the engine refused the router's certificate, once a read has shown it.
-    pub(super) fn refusal(&self) -> Option<HandshakeError> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Tls(stream) => stream.refusal(),
-        }
+    pub(super) const fn refusal(&self) -> Option<HandshakeError> {
+        self.refusal
     }
 
-    pub(super) fn into_session(self) -> HttpSession {
-        match self {
-            Self::Plain(stream) => HttpSession::new(stream),
-            Self::Tls(stream) => HttpSession::new(stream),
-        }
+    /// Waits for a reset behind an end that has come. A socket that had been closed before the request came answers it with one;
+    /// an engine that closed after it had read all sends none.
+    pub(super) async fn reset(&self) -> io::Result<()> {
+        self.carrier.tcp().ready(Interest::ERROR).await.map(drop)
     }
 
-    /// The connection of a session that was to that transport.
-    pub(super) fn of(stream: Stream, transport: &Transport) -> Option<Self> {
-        let stream = stream.into_any();
-        match transport.tls {
-            None => stream.downcast().ok().map(Self::Plain),
-            Some(_) => stream.downcast().ok().map(Self::Tls),
-        }
+    /// The connection of a session.
+    pub(super) fn of(stream: Stream) -> Option<Box<Self>> {
+        stream.into_any().downcast().ok()
     }
 }
 
@@ -118,10 +116,17 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        if self.rewound.is_empty() {
+            let read = Pin::new(&mut self.carrier).poll_read(context, into);
+            if let Poll::Ready(Err(error)) = &read {
+                self.refusal = self.refusal.or(HandshakeError::refusal(error));
+            }
+            return read;
         }
+        let length = self.rewound.len().min(into.remaining());
+        into.put_slice(&self.rewound[..length]);
+        self.rewound.advance(length);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -131,10 +136,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, from),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, from),
-        }
+        Pin::new(&mut self.carrier).poll_write(context, from)
     }
 
     fn poll_write_vectored(
@@ -142,31 +144,55 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, from),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, from),
-        }
+        Pin::new(&mut self.carrier).poll_write_vectored(context, from)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.carrier.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
+        Pin::new(&mut self.carrier).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+        Pin::new(&mut self.carrier).poll_shutdown(context)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Wire {
+    async fn shutdown(&mut self) {
+        // The other side may be gone already.
+        let _ = self.carrier.shutdown().await;
+    }
+}
+
+impl UniqueID for Wire {
+    fn id(&self) -> UniqueIDType {
+        self.carrier.tcp().as_raw_fd()
+    }
+}
+
+impl Ssl for Wire {}
+
+impl Peek for Wire {}
+
+impl GetTimingDigest for Wire {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for Wire {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        None
+    }
+}
+
+impl GetSocketDigest for Wire {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        None
     }
 }
 

@@ -1,63 +1,48 @@
-//! What carries a client's bytes: TCP, or TLS over it.
+//! What carries a connection's bytes: TCP, or TLS over it, on either side of the router.
+//!
+//! One type for clients and engines: pingora's sessions want streams that can do more, and those of `client.rs` and
+//! `upstream/wire.rs` are built on this one.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use pingora_core::protocols::ALPN;
+use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
-
-use crate::descriptors::is_readable;
+use tokio_rustls::TlsStream;
 
 /// A connection in clear text or not.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(crate) enum Carrier {
     Plain(TcpStream),
     /// Reads through a buffer: a record at once and not a quarter of it.
     Tls(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
-impl Wire {
-    /// Whether bytes that were written still wait to be sent. TLS takes more than the socket does.
-    pub(super) fn holds_back(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(stream) => stream.get_ref().1.wants_write(),
-        }
+impl Carrier {
+    pub(crate) fn over_tls(stream: impl Into<TlsStream<BufReader<TcpStream>>>) -> Self {
+        Self::Tls(Box::new(stream.into()))
     }
 
-    /// What the handshake chose to speak.
-    pub(super) fn protocol(&self) -> Option<ALPN> {
-        let Self::Tls(stream) = self else { return None };
-        match stream.get_ref().1.alpn_protocol()? {
-            b"h2" => Some(ALPN::H2),
-            _ => Some(ALPN::H1),
-        }
-    }
-
-    /// Whether bytes, or an end, lie in the socket.
-    pub(super) fn is_readable(&self) -> bool {
-        is_readable(self.tcp())
-    }
-
-    fn tcp(&self) -> &TcpStream {
+    /// The connection below.
+    pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0.get_ref(),
         }
     }
-}
 
-impl AsRawFd for Wire {
-    fn as_raw_fd(&self) -> RawFd {
-        self.tcp().as_raw_fd()
+    /// What the handshake agreed on; none in clear text.
+    pub(crate) fn tls(&self) -> Option<&CommonState> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => Some(stream.get_ref().1),
+        }
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for Carrier {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -65,18 +50,12 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            // Most clients close without a word. A request has a length, so none is cut unseen.
-            Self::Tls(stream) => match Pin::new(stream).poll_read(context, into) {
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    Poll::Ready(Ok(()))
-                }
-                read => read,
-            },
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
         }
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for Carrier {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
