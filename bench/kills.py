@@ -2,7 +2,8 @@
 """Engines killed without a word, one every other second, under a load that does not wait: what is lost, and why.
 
     cargo build --release && bench/kills.py [--minutes 5] [--rate 200] [--every 2] [--seed 1]
-    bench/kills.py --minutes 0.5 --out /tmp/kills      # a short one whose logs are kept there
+    bench/kills.py --minutes 0.5 --out kills           # a short one whose logs are kept there
+    bench/kills.py --repeat                            # a second generation rather than an error
 
 Four fake servers. Every `--every` seconds one gets SIGKILL and is started again on its port 0.1 to 1 s later. A third of the
 requests are streams. A request may be lost only if the killed engine had it, which the client sees in one of these ways:
@@ -10,6 +11,9 @@ requests are streams. A request may be lost only if the killed engine had it, wh
   broken in the body, visibly             the engine had answered: never a clean end, never an invented [DONE]
   broken between head and body            the same, and no token had come yet
   router's error: 502 upstream_broke      the engine had the request and died before a byte; no second generation
+
+With `--repeat` the pool has `retry: {unanswered: true}`, and the last way is open only to requests whose second engine was
+killed too or for which the pool's budget of retries was used up.
 
 Everything else is a fault of the router, as is a request that is lost with no kill in its life, of its own endpoint where that
 is known. Every request must stand once in the access log, with the same ending, and in the metrics; in flight is 0 at the end.
@@ -36,7 +40,7 @@ async def kill_on_and_on(fleet, every):
 async def run(fleet, options):
     for name in "abcd":
         fleet.add_fake(name)
-    await fleet.serve()
+    await fleet.serve("    retry: {unanswered: true}\n" if options.repeat else "")
     client = traffic.Client(fleet.data, options.rate, options.seed, streams=options.streams)
     killing = asyncio.create_task(kill_on_and_on(fleet, options.every))
     sending = asyncio.create_task(client.run(options.minutes * 60))
@@ -52,12 +56,21 @@ async def run(fleet, options):
     return client, await fleet.quiet()
 
 
+def check_repeated(ledger, denied):
+    """A 502 was either tried twice or denied a second try."""
+    once = [request for request in ledger.lost() if request.status == 502 and ledger.line(request).get("attempts") == 1]
+    if len(once) > denied:
+        ledger.fault(f"502 after one try: {len(once)}, denied another: {denied:.0f}", map(ledger.show, once))
+
+
 def report(fleet, options, client, in_flight):
     ledger = ledgers.Ledger(fleet, client)
     ledger.check(in_flight)
     ledger.check_engines(fleet.engines)
     ledger.check_losses()
     kills, gone, page = ledger.faults, ledger.lost(), fleet.metrics()
+    if options.repeat:
+        check_repeated(ledger, page.get("prefixroute_pool_retries_denied_total", 0))
     attempts = collections.Counter(lines[0]["attempts"] for lines in ledger.lines.values())
     whole = [request for request in ledger.requests if request.outcome == traffic.WHOLE]
     print(f"{len(kills)} kills in {options.minutes:g} min, {len(ledger.requests):,} requests at {options.rate:g}/s "
@@ -77,6 +90,7 @@ def main():
     fleets.options(parser, minutes=5)
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next (2)")
     parser.add_argument("--streams", type=float, default=1 / 3, help="share of the requests that are streams (a third)")
+    parser.add_argument("--repeat", action="store_true", help="let the router ask a second engine where the first died before a byte")
     options = parser.parse_args()
     fleets.check(parser, options)
     fleets.play(options, run, report)
