@@ -2,11 +2,13 @@
 //!
 //! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
 //! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
-//! back, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
-//! proxy. [`simulate`] plays them on a virtual clock. [`demo3`] is a workload with published figures. [`content`] is what
+//! back, [`decisions`] reads what the router wrote of its own, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
+//! proxy. [`simulate`] plays them on a virtual clock, and
+//! [`tune`] looks for weights there. [`demo3`] is a workload with published figures. [`content`] is what
 //! the benches measure on.
 
 pub mod content;
+pub mod decisions;
 pub mod demo;
 pub mod demo3;
 pub mod engine;
@@ -16,3 +18,4 @@ pub mod replay;
 pub mod simulate;
 mod table;
 pub mod trace;
+pub mod tune;

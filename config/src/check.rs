@@ -2,6 +2,7 @@
 //!
 //! Each key is named in one place, here or in the files below: where it is read.
 
+mod decision_log;
 mod discovery;
 mod edge;
 mod ending;
@@ -120,6 +121,7 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
     let timeouts = top.section(TIMEOUTS, timeouts);
     let response_headers = top.value(RESPONSE_HEADERS, &Switch, defaults::RESPONSE_HEADERS).value;
     let access_log = access_log(top);
+    let decision_log = decision_log::read(top);
     let traces = top.optional(TRACES, &TRACES_FORM).map(|url| url.value);
     let watch = top.value(WATCH, &Switch, defaults::WATCH).value;
     let ending = ending::read(top);
@@ -132,6 +134,7 @@ fn config(top: &mut Section<'_, '_>, flags: &Flags, said: Option<&Scheduler>) ->
         timeouts,
         response_headers,
         access_log,
+        decision_log,
         traces,
         watch,
         ending,

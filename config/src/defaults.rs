@@ -218,3 +218,14 @@ pub const ALIASED_BYTES_MAX: usize = MIB;
 pub const FAULTS_MAX: usize = 256;
 /// Characters up to which `check --explain` aligns origins.
 pub const EXPLAIN_COLUMN_MAX: usize = 80;
+
+/// Bytes of a file of the decision log.
+pub const DECISION_FILE_BYTES: usize = 64 * MIB;
+/// A smaller one would be renamed all the time.
+pub const DECISION_FILE_BYTES_MIN: usize = 64 * KIB;
+/// A larger one is none that anybody reads at once.
+pub const DECISION_FILE_BYTES_MAX: usize = 16 * GIB;
+/// Files of the decision log.
+pub const DECISION_FILES: u64 = 4;
+/// More would be renamed each time that one is full.
+pub const DECISION_FILES_MAX: u64 = 100;

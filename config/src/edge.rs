@@ -60,6 +60,17 @@ pub struct TenantLimits {
     pub prompt_bytes_per_minute: Option<NonZeroU32>,
 }
 
+/// Where each decision's reasons go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionLog {
+    /// The newest file; older ones are beside it, with `.1`, `.2` and so on behind the name.
+    pub path: PathBuf,
+    /// A file of so many bytes is full.
+    pub file_bytes_max: u64,
+    /// Files that are kept, the newest included; at least 1.
+    pub files: u32,
+}
+
 /// What engines see of a client's `Authorization` and `x-api-key`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientKey {

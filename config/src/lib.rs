@@ -26,7 +26,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use describe::{explain, key_table, restart_keys, schema};
-pub use edge::{AccessLog, ClientKey, Cors, Edge, KeyHash, Network, PathPattern, Tenant, TenantLimits};
+pub use edge::{
+    AccessLog, ClientKey, Cors, DecisionLog, Edge, KeyHash, Network, PathPattern, Tenant, TenantLimits,
+};
 pub use endpoint::{Endpoint, EndpointName, EndpointUrl};
 pub use failure::{Health, PoolLimits, Queue, Retry};
 pub use faults::{Fault, Faults, Reason};
@@ -55,6 +57,8 @@ pub struct Config {
     pub response_headers: bool,
     /// A line for each request; none where absent.
     pub access_log: Option<AccessLog>,
+    /// A line for each decision; none where absent.
+    pub decision_log: Option<DecisionLog>,
     /// Where spans go (OTLP over HTTP), such as `http://127.0.0.1:4318/v1/traces`; none where absent.
     pub traces: Option<String>,
     /// Whether the file is looked at for changes.

@@ -191,6 +191,11 @@ fn every_key_is_read() {
         },
         response_headers: false,
         access_log: Some(AccessLog::File(PathBuf::from("logs/access.jsonl"))),
+        decision_log: Some(DecisionLog {
+            path: PathBuf::from("logs/decisions.jsonl"),
+            file_bytes_max: 8 << 20,
+            files: 3,
+        }),
         traces: Some("http://127.0.0.1:4318/v1/traces".to_owned()),
         watch: false,
         ending: Ending {

@@ -44,6 +44,7 @@ fn nothing_written_is_all_defaults() {
         },
         response_headers: true,
         access_log: None,
+        decision_log: None,
         traces: None,
         watch: true,
         ending: Ending { drain: 30 * SECOND, delay: Duration::ZERO, idle: SECOND, upgrade_socket: None },

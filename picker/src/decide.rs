@@ -102,7 +102,7 @@ pub struct Choice {
 
 impl Choice {
     /// By rank: the greater goes first.
-    fn rank(&self, other: &Self) -> std::cmp::Ordering {
+    pub fn rank(&self, other: &Self) -> std::cmp::Ordering {
         let preferred = self.preferred.cmp(&other.preferred);
         preferred.then(self.total.total_cmp(&other.total)).then(self.tie.cmp(&other.tie))
     }
@@ -227,6 +227,11 @@ impl Decision {
     /// An endpoint's figures in the order of the columns; `None` where it was left out.
     pub fn figures(&self, choice: &Choice) -> impl Iterator<Item = Option<f64>> {
         self.table.row(choice.candidate)
+    }
+
+    /// What names the client's session; `None` for nothing.
+    pub fn session(&self) -> Option<u64> {
+        (self.session != 0).then_some(self.session)
     }
 
     /// Puts an endpoint before all others, for a reason that the scores do not know.

@@ -77,6 +77,16 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute simulate trace.jsonl --policy prefix --show-decisions 5")]
     Simulate(bench::simulate::SimulateArgs),
+    /// Why a request went where it went, from the decision log
+    #[cfg(feature = "lab")]
+    #[command(after_help = "Example:\n  prefixroute explain decisions.jsonl --request 7f3a")]
+    Explain(bench::decisions::explain::ExplainArgs),
+    /// Weights for a traffic, and what they gain on the part that they were not chosen on
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Example:\n  prefixroute tune decisions.jsonl --replicas 8 --cache-tokens 400000 --slots 16"
+    )]
+    Tune(bench::tune::TuneArgs),
 }
 
 #[derive(Args)]
@@ -134,6 +144,10 @@ pub(crate) fn run() -> ExitCode {
         Command::Trace(args) => lab::trace(args),
         #[cfg(feature = "lab")]
         Command::Simulate(args) => lab::simulate(args),
+        #[cfg(feature = "lab")]
+        Command::Explain(args) => lab::explain(&args),
+        #[cfg(feature = "lab")]
+        Command::Tune(args) => lab::tune(&args),
     }
 }
 
@@ -308,10 +322,12 @@ fn say(message: &str) {
 mod lab {
     //! The laboratory's commands.
 
+    use bench::decisions::explain::{ExplainArgs, ExplainError};
     use bench::demo::{DemoArgs, DemoError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
+    use bench::tune::TuneArgs;
 
     use super::*;
 
@@ -333,6 +349,14 @@ mod lab {
 
     pub(super) fn simulate(args: SimulateArgs) -> ExitCode {
         ended(bench::simulate::run(&args, &mut std::io::stdout()), SimulateError::is_usage)
+    }
+
+    pub(super) fn explain(args: &ExplainArgs) -> ExitCode {
+        ended(bench::decisions::explain::run(args, &mut std::io::stdout()), ExplainError::is_usage)
+    }
+
+    pub(super) fn tune(args: &TuneArgs) -> ExitCode {
+        ended(bench::tune::run(args, &mut std::io::stdout()), SimulateError::is_usage)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.

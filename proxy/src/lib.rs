@@ -10,6 +10,7 @@ mod bounded;
 mod carrier;
 mod client;
 mod clock;
+mod decision_log;
 mod descriptors;
 mod drain;
 mod edge;
@@ -20,6 +21,7 @@ mod endpoints;
 #[path = "../../tests/fuzz/oracles/inside/mod.rs"]
 pub mod fuzz;
 mod learn;
+mod lines;
 mod listen;
 mod live;
 mod memory;

@@ -10,9 +10,11 @@ use config::Config;
 use picker::belief::JoinError;
 use rustls::ServerConfig;
 
+use crate::decision_log;
 use crate::edge::Edge;
-use crate::edge::access_log::{AccessLog, Sink};
+use crate::edge::access_log;
 use crate::endpoints::Endpoint;
+use crate::lines::{Lines, Sink};
 use crate::pool::Pool;
 use crate::pools::Routes;
 use crate::tls::{TlsError, server};
@@ -27,7 +29,8 @@ pub(crate) struct Live {
     pub(crate) edge: Edge,
     /// Of each listener; none for clear text. A handshake takes what is there.
     pub(crate) tls: Vec<Option<Arc<ServerConfig>>>,
-    pub(crate) access_log: Option<Arc<AccessLog>>,
+    pub(crate) access_log: Option<Arc<Lines>>,
+    pub(crate) decision_log: Option<Arc<Lines>>,
     /// Which pool serves a model; with the adapters that engines list.
     pub(crate) routes: ArcSwap<Routes>,
 }
@@ -42,8 +45,10 @@ pub enum BuildError {
     #[error("tls: {0}")]
     Tls(#[from] TlsError),
     /// A file that cannot be appended to, or no thread to write it.
-    #[error("access_log: {path}: {cause}")]
-    AccessLog {
+    #[error("{key}: {path}: {cause}")]
+    Log {
+        /// The key of the log.
+        key: &'static str,
         /// Where lines were to go.
         path: String,
         /// What the system said.
@@ -75,9 +80,9 @@ impl Live {
         let tls = listeners(&config, before)?;
         let edge = Edge::after(before.map(|before| &before.edge), &config.edge);
         // Last: a file that is opened anew is taken at once.
-        let access_log = access_log(&config, before)?;
+        let (access_log, decision_log) = logs(&config, before)?;
         let routes = ArcSwap::from_pointee(Routes::new(&config.pools));
-        let live = Self { version, config, pools, edge, tls, access_log, routes };
+        let live = Self { version, config, pools, edge, tls, access_log, decision_log, routes };
         live.refresh_routes();
         Ok(live)
     }
@@ -108,9 +113,9 @@ impl Live {
         self.pools.iter().flat_map(|pool| pool.endpoints().map(move |endpoint| (pool, endpoint)))
     }
 
-    /// Opens the access log anew: its file may have been renamed. Errors: it cannot be opened; the old one goes on.
-    pub(crate) fn reopen_access_log(&self) -> Result<(), BuildError> {
-        access_log(&self.config, Some(self)).map(|_| ())
+    /// Opens the logs anew: their files may have been renamed. Errors: one cannot be opened; the old one goes on.
+    pub(crate) fn reopen_logs(&self) -> Result<(), BuildError> {
+        logs(&self.config, Some(self)).map(|_| ())
     }
 }
 
@@ -126,17 +131,40 @@ fn listeners(config: &Config, before: Option<&Live>) -> Result<Vec<Option<Arc<Se
     config.listeners.iter().enumerate().map(made).collect()
 }
 
-fn access_log(config: &Config, before: Option<&Live>) -> Result<Option<Arc<AccessLog>>, BuildError> {
-    let Some(to) = &config.access_log else { return Ok(None) };
-    let path = match to {
-        config::AccessLog::Stdout => PathBuf::from("stdout"),
-        config::AccessLog::File(path) => path.clone(),
-    };
-    let failed = |cause| BuildError::AccessLog { path: path.display().to_string(), cause };
-    let sink = Sink::open(to).map_err(failed)?;
-    if let Some(log) = before.and_then(|before| before.access_log.clone()) {
-        log.switch(sink);
-        return Ok(Some(log));
+/// The log of requests and that of decisions.
+fn logs(
+    config: &Config,
+    before: Option<&Live>,
+) -> Result<(Option<Arc<Lines>>, Option<Arc<Lines>>), BuildError> {
+    let requests = config.access_log.as_ref().map(|to| {
+        let path = match to {
+            config::AccessLog::Stdout => PathBuf::from("stdout"),
+            config::AccessLog::File(path) => path.clone(),
+        };
+        let running = before.and_then(|before| before.access_log.clone());
+        log(("access_log", "access log"), path, access_log::open(to), running)
+    });
+    let decisions = config.decision_log.as_ref().map(|to| {
+        let running = before.and_then(|before| before.decision_log.clone());
+        log(("decision_log", "decision log"), to.path.clone(), decision_log::open(to), running)
+    });
+    Ok((requests.transpose()?, decisions.transpose()?))
+}
+
+/// The running log with another sink, or a new one.
+fn log(
+    (key, name): (&'static str, &'static str),
+    path: PathBuf,
+    sink: io::Result<Sink>,
+    running: Option<Arc<Lines>>,
+) -> Result<Arc<Lines>, BuildError> {
+    let failed = |cause| BuildError::Log { key, path: path.display().to_string(), cause };
+    let sink = sink.map_err(failed)?;
+    match running {
+        Some(log) => {
+            log.switch(sink);
+            Ok(log)
+        }
+        None => Lines::start(name, sink).map(Arc::new).map_err(failed),
     }
-    AccessLog::start(sink).map(|log| Some(Arc::new(log))).map_err(failed)
 }

@@ -13,7 +13,8 @@ use crate::trace::lines::BadLines;
 
 /// What each policy makes of a trace: hit rate, first-token times, balance
 ///
-/// Reads what the command trace writes, and Mooncake's form (timestamp, input_length, output_length, hash_ids).
+/// Reads what the command trace writes, Mooncake's form (timestamp, input_length, output_length, hash_ids), and the router's
+/// decision log, of which it also plays where each request went.
 ///
 /// Example: prefixroute simulate trace.jsonl --policy prefix --show-decisions 5
 #[derive(Clone, Debug, clap::Args)]
@@ -167,6 +168,9 @@ pub struct SimulateArgs {
     /// Tokens of every answer [default: what the trace says]
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub output_tokens: Option<u32>,
+    /// Also play the best assignment that a search of N plays finds with all arrivals known, and tell each policy's regret
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "300", help_heading = "Figures")]
+    pub oracle: Option<usize>,
     /// Seed of ties and of the policy random
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Load")]
     pub seed: u64,
@@ -227,6 +231,7 @@ impl SimulateArgs {
             replica: self.replica(block_size)?,
             belief_blocks: self.belief_blocks,
             exact: self.exact,
+            weights: None,
             seed: self.seed,
             decisions_shown: self.show_decisions,
             metrics_age: Seconds(not_negative("--metrics-age", self.metrics_age)?),
@@ -350,6 +355,7 @@ mod tests {
             replica,
             belief_blocks: Some(9),
             exact: true,
+            weights: None,
             seed: 3,
             decisions_shown: 6,
             metrics_age: Seconds(2.0),

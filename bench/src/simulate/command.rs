@@ -4,12 +4,17 @@ use std::io::{self, Write};
 
 use indicatif::ProgressBar;
 use picker::hash::BlockSize;
+use picker::policy::Policy;
 use serde::Serialize;
 
-use super::{Columns, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, play_all, table};
+use super::{
+    Columns, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, oracle, play_all,
+    play_assigned, table,
+};
+use crate::decisions::{self, Record};
 use crate::demo3::OptionsError;
-use crate::trace::form::{self, AnyTrace};
-use crate::trace::lines::{Loaded, Skipped, TraceFileError};
+use crate::trace::form::{self, AnyTrace, Form};
+use crate::trace::lines::{self, Loaded, Skipped, TraceFileError};
 
 /// Fewer requests than that, over all policies, are played before anybody looks.
 const REQUESTS_WITH_PROGRESS: u64 = 20_000;
@@ -56,6 +61,8 @@ struct Read {
     columns: Columns,
     /// Blocks that the router can believe of each replica, unless a flag says it; `None` for what the cache holds.
     believed: Option<usize>,
+    /// Where a decision log has each request; nothing of a trace.
+    routed: Option<(usize, Vec<Option<usize>>)>,
 }
 
 /// What the published tables were made with (behaviour 15): their router knows nothing of its replicas' caches.
@@ -63,27 +70,74 @@ const PUBLISHED_BELIEF_BLOCKS: usize = 31_250;
 
 /// Reads the trace, plays it and writes decisions and table, or JSON, to `out`; nothing before all is played.
 pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError> {
-    args.options(args.block_size()?.unwrap_or(BlockSize::ENGINE))?; // before a large file is read for nothing
-    let Read { workload, skipped, columns, believed } = read(args)?;
-    let options = args.options(workload.block_size())?;
-    let options = SimulateOptions { belief_blocks: options.belief_blocks.or(believed), ..options };
+    let (read, options) = read_checked(args)?;
+    let Read { workload, skipped, columns, routed, .. } = read;
     let bar = progress_bar(workload.len() * args.policies().len());
     let runs = play_all(&workload, &options, args.policies(), &|played| bar.inc(played));
+    let mut runs = runs.map_err(|reason| unplayable(args, reason))?;
+    let mut note = String::new();
+    match &routed {
+        Some((endpoints, _)) if *endpoints > options.replicas => {
+            note = format!(
+                "the log is of {endpoints} endpoints: --replicas {endpoints} also plays where each request went\n\n"
+            );
+        }
+        Some((_, assigned)) => {
+            let run = play_assigned(&workload, &options, "as routed", assigned);
+            runs.push(run.map_err(|reason| unplayable(args, reason))?);
+        }
+        None => {}
+    }
+    if let Some(plays) = args.oracle {
+        bar.inc_length(((plays + Policy::ALL.len()) * workload.len()) as u64);
+        let run = oracle(&workload, &options, plays, &|played| bar.inc(played));
+        runs.push(run.map_err(|reason| unplayable(args, reason))?);
+    }
     bar.finish_and_clear();
-    let runs = runs.map_err(|reason| unplayable(args, reason))?;
+    let reports = reports(&runs, args.oracle.is_some());
     let text = match args.json {
-        true => json(&workload, &skipped, &options, &runs),
-        false => skipped_text(&skipped) + &text(&runs, columns),
+        true => json(&workload, &skipped, &options, reports),
+        false => skipped_text(&skipped) + &note + &text(&reports, columns),
     };
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// The workload, what it is played on, and in words what was left out of it.
+pub(crate) fn read_workload(
+    args: &SimulateArgs,
+) -> Result<(Workload, SimulateOptions, String), SimulateError> {
+    let (read, options) = read_checked(args)?;
+    Ok((read.workload, options, skipped_text(&read.skipped)))
+}
+
+fn read_checked(args: &SimulateArgs) -> Result<(Read, SimulateOptions), SimulateError> {
+    args.options(args.block_size()?.unwrap_or(BlockSize::ENGINE))?; // before a large file is read for nothing
+    let read = read(args)?;
+    let options = args.options(read.workload.block_size())?;
+    let belief_blocks = options.belief_blocks.or(read.believed);
+    Ok((read, SimulateOptions { belief_blocks, ..options }))
+}
+
+/// Each run in figures; with an oracle, which is the last, what each is behind it.
+fn reports(runs: &[Run], with_oracle: bool) -> Vec<Report> {
+    let mut reports: Vec<Report> = runs.iter().map(Report::of).collect();
+    let best = reports.last().map(|oracle| oracle.ttft_mean_ms).filter(|_| with_oracle);
+    for report in &mut reports {
+        report.regret_ms = best.map(|best| report.ttft_mean_ms - best);
+    }
+    reports
 }
 
 /// Reads the trace, whose first line tells its form, or makes the built-in one.
 fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
     let size = args.block_size()?;
     let Some(path) = &args.trace else { return built_in(args) };
-    let Loaded { requests, skipped } = form::read(path, args.bad_lines())?;
+    let text = lines::text(path)?;
+    if form::form(&text) == Form::Decisions {
+        return of_log(args, lines::parse(&text, path, args.bad_lines())?);
+    }
+    let Loaded { requests, skipped } = form::parse(&text, path, args.bad_lines())?;
     let (workload, columns, believed) = match requests {
         AnyTrace::Bodies(trace) => {
             let workload = Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE));
@@ -92,7 +146,18 @@ fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
         AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true), None),
     };
     let workload = workload.map_err(|reason| unplayable(args, reason))?;
-    Ok(Read { workload, skipped, columns, believed })
+    Ok(Read { workload, skipped, columns, believed, routed: None })
+}
+
+fn of_log(args: &SimulateArgs, log: Loaded<Vec<Record>>) -> Result<Read, SimulateError> {
+    let Loaded { requests: log, skipped } = log;
+    // Pools may differ; the first one's blocks are asked for, and another size is told as a fault of the trace.
+    let size = log.first().and_then(|record| BlockSize::new(record.block_tokens as i64).ok());
+    let workload = Workload::of_hashes(&decisions::to_trace(&log), args.block_size()?.or(size));
+    let workload = workload.map_err(|reason| unplayable(args, reason))?;
+    let (endpoints, routed) = decisions::routed(&log);
+    let routed = Some((endpoints.len(), routed));
+    Ok(Read { workload, skipped, columns: args.columns(true), believed: None, routed })
 }
 
 fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
@@ -100,7 +165,8 @@ fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
         return Err(SimulateError::Option("TRACE: found none, wanted a file or --demo3".to_owned()));
     };
     let workload = Workload::of_demo3(&demo3).map_err(|reason| unplayable(args, reason))?;
-    Ok(Read { workload, skipped: Skipped::default(), columns: args.columns(true), believed: None })
+    let (skipped, columns) = (Skipped::default(), args.columns(true));
+    Ok(Read { workload, skipped, columns, believed: None, routed: None })
 }
 
 fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {
@@ -124,11 +190,10 @@ fn skipped_text(skipped: &Skipped) -> String {
     format!("{} bad {lines} left out, the first of them:\n{reasons}\n", skipped.lines)
 }
 
-fn text(runs: &[Run], columns: Columns) -> String {
-    let reports: Vec<Report> = runs.iter().map(Report::of).collect();
+fn text(reports: &[Report], columns: Columns) -> String {
     let lines = reports.iter().filter(|report| !report.decisions.is_empty());
     let decisions: String = lines.map(|report| report.decisions.join("\n") + "\n\n").collect();
-    decisions + &table(&reports, columns)
+    decisions + &table(reports, columns)
 }
 
 #[derive(Serialize)]
@@ -142,7 +207,7 @@ struct Json<'a> {
     runs: Vec<Report>,
 }
 
-fn json(workload: &Workload, skipped: &Skipped, options: &SimulateOptions, runs: &[Run]) -> String {
+fn json(workload: &Workload, skipped: &Skipped, options: &SimulateOptions, runs: Vec<Report>) -> String {
     let json = Json {
         requests: workload.len(),
         skipped_lines: skipped.lines,
@@ -150,7 +215,7 @@ fn json(workload: &Workload, skipped: &Skipped, options: &SimulateOptions, runs:
         replicas: options.replicas,
         block_size: workload.block_size().tokens(),
         seed: options.seed,
-        runs: runs.iter().map(Report::of).collect(),
+        runs,
     };
     // String keys and finite numbers only: it cannot fail.
     serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"

@@ -24,6 +24,8 @@ pub(super) struct Fleet<'a> {
     workload: &'a Workload,
     options: &'a SimulateOptions,
     rules: Rules,
+    /// Where each request goes, whatever the policy says, and what that is called.
+    assigned: Option<(&'static str, &'a [Option<usize>])>,
     index: Index,
     sessions: Sessions,
     /// Blocks that are believed of each replica at most.
@@ -62,7 +64,8 @@ impl<'a> Fleet<'a> {
         let mut fleet = Self {
             workload,
             options,
-            rules: Rules { policy, ..rules(workload.block_size()) },
+            rules: Rules { policy, weights: options.weights, ..rules(workload.block_size()) },
+            assigned: None,
             index: Index::for_fleet(options.replicas_ever(), belief_blocks)?,
             sessions: Sessions::default(),
             belief_blocks,
@@ -78,6 +81,11 @@ impl<'a> Fleet<'a> {
         };
         (0..options.replicas).try_for_each(|_| fleet.add(Seconds(0.0)))?;
         Ok(fleet)
+    }
+
+    /// Sends each request to its replica; those without one, and those whose replica is not there, as the policy decides.
+    pub(super) fn assigning(self, name: &'static str, to: &'a [Option<usize>]) -> Self {
+        Self { assigned: Some((name, to)), ..self }
     }
 
     /// Plays the workload to the end of its last request. `best` has for each request what could be cached of it.
@@ -163,6 +171,9 @@ impl<'a> Fleet<'a> {
         let workload = self.workload;
         let arrival = &workload.arrivals[place];
         let mut decision = self.decide(place, arrival, now);
+        if let Some(replica) = self.assigned.and_then(|(_, to)| to[place]) {
+            decision.prefer(EndpointId(replica as u32));
+        }
         // There is a candidate: the fleet has at least one.
         let Some(best) = decision.take_best() else { return };
         decision.commit(&self.index, best.id);
@@ -239,7 +250,7 @@ impl<'a> Fleet<'a> {
         let prefills = self.members.into_iter().map(Member::into_prefills).collect();
         stalls(&mut self.served, prefills);
         Run {
-            policy: self.rules.policy,
+            name: self.assigned.map_or(self.rules.policy.name(), |(name, _)| name),
             served: self.served,
             warm: self.options.warm,
             window: self.options.window,

@@ -10,6 +10,7 @@ mod builtin;
 mod command;
 mod figures;
 mod fleet;
+mod hindsight;
 mod member;
 mod options;
 mod report;
@@ -24,7 +25,9 @@ use picker::policy::Policy;
 
 pub use args::SimulateArgs;
 pub use builtin::Demo3Args;
+pub(crate) use command::read_workload;
 pub use command::{SimulateError, run};
+pub use hindsight::{oracle, play_assigned};
 pub use options::{Changes, Pacing, SimulateOptions, Split};
 pub use report::{Columns, Report, decision_line, table};
 pub use run::{Run, Served, ShownDecision};

@@ -1,6 +1,7 @@
 //! What a workload is played on, and how.
 
 use picker::belief::ENDPOINTS_MAX;
+use picker::score::Weights;
 
 use super::PlayError;
 use crate::engine::{EvictionOrder, Link, ReplicaOptions, Seconds};
@@ -17,6 +18,8 @@ pub struct SimulateOptions {
     pub belief_blocks: Option<usize>,
     /// The router knows what each cache holds, as engines' KV events would tell it, in place of what it believes.
     pub exact: bool,
+    /// In place of the preset of a policy that sums.
+    pub weights: Option<Weights>,
     /// Of ties and of the policy `random`.
     pub seed: u64,
     /// How many of the first decisions are kept to be shown.
@@ -80,6 +83,7 @@ impl Default for SimulateOptions {
             replica: ReplicaOptions { eviction: EvictionOrder::HeadFirst, ..ReplicaOptions::default() },
             belief_blocks: None,
             exact: false,
+            weights: None,
             seed: 0,
             decisions_shown: 0,
             metrics_age: Seconds(0.0),

@@ -17,7 +17,7 @@ const REPLICAS_SHOWN_MAX: usize = 16;
 /// A run in figures. Serialised, the names are the members of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Name of the policy.
+    /// Name of the policy, or of what assigned the requests.
     pub policy: &'static str,
     /// Cached tokens of all prompts' tokens, 0 to 1.
     pub hit_rate: f64,
@@ -33,6 +33,11 @@ pub struct Report {
     pub worst_window: f64,
     /// The same of requests, over all.
     pub request_imbalance: f64,
+    /// Time to first token, the mean.
+    pub ttft_mean_ms: f64,
+    /// What that is above the mean of the best assignment that was found; nothing where none was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regret_ms: Option<f64>,
     /// Time to first token, half of all.
     pub ttft_p50_ms: f64,
     /// Time to first token, 95 of 100.
@@ -64,12 +69,12 @@ impl Report {
         let Tokens { prompt, cached, cached_at_best } = figures::tokens(served);
         let Groups { on_one, all, moves } = figures::groups(served);
         let requests = figures::requests(served, run.replicas);
-        let decision = |decision| decision_line(run.policy.name(), decision);
+        let decision = |decision| decision_line(run.name, decision);
         let millis = |figure: fn(&Served) -> Seconds| Millis::of(served.iter().map(figure));
         let (ttfts, waits, stalls) =
             (millis(|served| served.ttft), millis(|served| served.wait), millis(|served| served.stall));
         Self {
-            policy: run.policy.name(),
+            policy: run.name,
             hit_rate: cached as f64 / prompt.max(1) as f64,
             of_ceiling: if cached_at_best == 0 { 1.0 } else { cached as f64 / cached_at_best as f64 },
             hit_tokens: cached,
@@ -77,6 +82,8 @@ impl Report {
             imbalance: figures::imbalance(&figures::computed(served, run.replicas)),
             worst_window: figures::worst_window(served, run.window, run.replicas),
             request_imbalance: figures::imbalance(&requests),
+            ttft_mean_ms: run.ttft_mean() * 1e3,
+            regret_ms: None,
             ttft_p50_ms: ttfts.percentile(0.5),
             ttft_p95_ms: ttfts.percentile(0.95),
             ttft_p99_ms: ttfts.percentile(0.99),
@@ -125,13 +132,14 @@ pub enum Columns {
 /// A column: its head, how a cell is made, and whether the published table has it.
 type Column = (&'static str, fn(&Report) -> String, bool);
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 16] = [
     ("policy", |report| report.policy.to_owned(), true),
     ("hit rate", |report| percent(report.hit_rate), true),
     ("of ceiling", |report| percent(report.of_ceiling), false),
     ("imbalance", |report| two_decimals(report.imbalance), false),
     ("worst window", |report| two_decimals(report.worst_window), false),
     ("requests max/mean", |report| two_decimals(report.request_imbalance), false),
+    ("TTFT mean", |report| millis(report.ttft_mean_ms), false),
     ("TTFT p50", |report| millis(report.ttft_p50_ms), true),
     ("TTFT p95", |report| millis(report.ttft_p95_ms), true),
     ("TTFT p99", |report| millis(report.ttft_p99_ms), false),
@@ -151,11 +159,20 @@ fn millis(millis: f64) -> String {
     format!("{millis:.0} ms")
 }
 
+fn regret(millis: f64) -> String {
+    format!("{millis:.1} ms")
+}
+
 /// A line for each run.
 pub fn table(reports: &[Report], columns: Columns) -> String {
     let shown = || COLUMNS.iter().filter(|(.., published)| *published || columns == Columns::Full);
-    let head = shown().map(|(head, ..)| (*head).to_owned()).collect();
-    let row = |report| shown().map(|(_, cell, _)| cell(report)).collect();
+    let regrets = reports.iter().any(|report| report.regret_ms.is_some());
+    let head =
+        shown().map(|(head, ..)| (*head).to_owned()).chain(regrets.then(|| "regret".to_owned())).collect();
+    let row = |report: &Report| {
+        let regret = regrets.then(|| report.regret_ms.map_or(String::new(), regret));
+        shown().map(|(_, cell, _)| cell(report)).chain(regret).collect()
+    };
     let lines: Vec<Vec<String>> = std::iter::once(head).chain(reports.iter().map(row)).collect();
     table::format_lines(&lines)
 }
@@ -227,7 +244,7 @@ mod tests {
             stall: Seconds::from_millis(3.0),
         };
         let run = Run {
-            policy: picker::policy::Policy::RoundRobin,
+            name: "round-robin",
             served: vec![served(0, 1, 0, 999.0), served(0, 0, 10, 10.0), served(0, 0, 30, 20.0)],
             warm: 1,
             window: 1,
@@ -246,6 +263,7 @@ mod tests {
             "2.00",
             "2.00",
             "2.00",
+            "15 ms",
             "10 ms",
             "20 ms",
             "20 ms",

@@ -2,15 +2,14 @@
 
 use picker::columns::Column;
 use picker::decide::{Choice, Decision};
-use picker::policy::Policy;
 
 use crate::engine::Seconds;
 
 /// A play of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Under which policy.
-    pub policy: Policy,
+    /// Under what: a policy's name, or what assigned the requests.
+    pub name: &'static str,
     /// One for each request, in the order of the trace.
     pub served: Vec<Served>,
     /// So many of the first count in no figure.
@@ -29,6 +28,12 @@ impl Run {
     /// The requests that count.
     pub fn measured(&self) -> &[Served] {
         &self.served[self.warm.min(self.served.len())..]
+    }
+
+    /// The mean time to the first token of the requests that count, in seconds; 0 of none.
+    pub fn ttft_mean(&self) -> f64 {
+        let measured = self.measured();
+        measured.iter().map(|served| served.ttft.0).sum::<f64>() / measured.len().max(1) as f64
     }
 
     /// The replica of each request, from 0, in the order of the trace.

@@ -78,6 +78,12 @@ impl Workload {
         Ok(Self { demo3: Some(demo3.clone()), ..Self::of_hashes(&demo3.requests(), size)? })
     }
 
+    /// The first requests, so many.
+    pub fn first(&self, count: usize) -> Self {
+        let arrivals = self.arrivals.iter().take(count).cloned().collect();
+        Self { arrivals, groups: self.groups.clone(), block_size: self.block_size, demo3: self.demo3.clone() }
+    }
+
     /// How many requests.
     pub fn len(&self) -> usize {
         self.arrivals.len()

@@ -1,10 +1,11 @@
-//! Either form of a trace, told apart by its first line, so that a command takes any file.
+//! The forms of a trace, told apart by the first line, so that a command takes any file.
 
 use std::path::Path;
 
 use super::TraceRequest;
 use super::hashed::HashedRequest;
 use super::lines::{self, BadLines, Loaded, TraceFileError};
+use crate::decisions::to_trace;
 
 /// A form in which traces are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,24 +14,31 @@ pub enum Form {
     Bodies,
     /// Lengths and ids of blocks: see [`super::hashed`].
     Hashed,
+    /// The router's log: see [`crate::decisions`].
+    Decisions,
 }
 
-/// The requests of a file of either form.
+/// The requests of a file of any form.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnyTrace {
     /// With their bodies.
     Bodies(Vec<TraceRequest>),
-    /// Known by their blocks only.
+    /// Known by their blocks only, as in Mooncake's form and in the router's log.
     Hashed(Vec<HashedRequest>),
 }
 
-/// The form of a text, by the first line that is a JSON object: `timestamp` or `hash_ids` is Mooncake's. A text without
+/// The form of a text, by the first line that is a JSON object: `candidates` is the router's log, `timestamp` or `hash_ids`
+/// Mooncake's. A text without
 /// such a line is taken as bodies, whose reader then says what is wrong.
 pub fn form(text: &str) -> Form {
     type Members<'a> = std::collections::HashMap<std::borrow::Cow<'a, str>, serde::de::IgnoredAny>;
     let first = text.lines().find_map(|line| serde_json::from_str::<Members<'_>>(line).ok());
-    let hashed = first.is_some_and(|first| first.contains_key("timestamp") || first.contains_key("hash_ids"));
-    if hashed { Form::Hashed } else { Form::Bodies }
+    let has = |member| first.as_ref().is_some_and(|first| first.contains_key(member));
+    match () {
+        () if has("candidates") => Form::Decisions,
+        () if has("timestamp") || has("hash_ids") => Form::Hashed,
+        () => Form::Bodies,
+    }
 }
 
 /// Reads a file of either form. Errors: it cannot be read, has no good line, or a bad one that is not to be skipped.
@@ -43,6 +51,8 @@ pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>,
     match form(text) {
         Form::Bodies => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Bodies)),
         Form::Hashed => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Hashed)),
+        Form::Decisions => lines::parse(text, path, bad)
+            .map(|loaded: Loaded<Vec<_>>| loaded.map(|log| AnyTrace::Hashed(to_trace(&log)))),
     }
 }
 
@@ -64,6 +74,11 @@ mod tests {
             ("a broken line tells nothing", format!("\n{{\"at\n[1]\n{HASHED}"), Form::Hashed),
             ("a missing member does not hide it", r#"{"timestamp":0}"#.to_owned(), Form::Hashed),
             ("nor does another", r#"{"hash_ids":[]}"#.to_owned(), Form::Hashed),
+            (
+                "the router's log",
+                r#"{"timestamp":0,"hash_ids":[],"candidates":[]}"#.to_owned(),
+                Form::Decisions,
+            ),
             ("nothing", String::new(), Form::Bodies),
         ] {
             assert_eq!(form(&text), want, "{shows}");

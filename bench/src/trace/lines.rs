@@ -86,7 +86,7 @@ pub enum TraceFileError {
 
 /// What is wrong within a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// Byte of the line, from 1.
     column: usize,
     reason: String,
@@ -94,7 +94,7 @@ pub(super) struct Fault {
 
 impl Fault {
     /// A fault of a member: its column is where the member's name stands.
-    pub(super) fn member(line: &str, member: &str, reason: &str) -> Self {
+    pub(crate) fn member(line: &str, member: &str, reason: &str) -> Self {
         let column = line.find(&format!("\"{member}\"")).map_or(1, |byte| byte + 1);
         Self { column, reason: format!("{member}: {reason}") }
     }
@@ -111,11 +111,13 @@ impl From<serde_json::Error> for Fault {
 }
 
 /// A form of trace: one request a line.
-pub(super) trait Line: Sized {
+pub(crate) trait Line: Sized {
     /// The member that holds the time.
     const TIME: &'static str;
     /// Units of that member in a second.
     const PER_SECOND: f64;
+    /// Whether times never go back in a file. Where they may, the requests are put in order.
+    const IN_ORDER: bool = true;
 
     /// Reads one line.
     fn parse(line: &str) -> Result<Self, Fault>;
@@ -124,18 +126,18 @@ pub(super) trait Line: Sized {
 }
 
 /// Reads a file. O(bytes). Errors: those of [`parse`], and a file that cannot be read.
-pub(super) fn read<T: Line>(path: &Path, bad: BadLines) -> Result<Loaded<Vec<T>>, TraceFileError> {
+pub(crate) fn read<T: Line>(path: &Path, bad: BadLines) -> Result<Loaded<Vec<T>>, TraceFileError> {
     parse(&text(path)?, path, bad)
 }
 
 /// The text of a file.
-pub(super) fn text(path: &Path) -> Result<String, TraceFileError> {
+pub(crate) fn text(path: &Path) -> Result<String, TraceFileError> {
     fs::read_to_string(path).map_err(|source| TraceFileError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Reads the text of a file that is called `path`; empty lines are passed over. Errors: a bad line, unless they are
 /// skipped; no good line at all.
-pub(super) fn parse<T: Line>(
+pub(crate) fn parse<T: Line>(
     text: &str,
     path: &Path,
     bad: BadLines,
@@ -151,13 +153,16 @@ pub(super) fn parse<T: Line>(
             Err(fault) => skipped.add(fault_at(path, number, fault), bad)?,
         }
     }
+    if !T::IN_ORDER {
+        requests.sort_by(|one: &T, other| one.at().0.total_cmp(&other.at().0));
+    }
     if requests.is_empty() { Err(nothing(path, skipped)) } else { Ok(Loaded { requests, skipped }) }
 }
 
 fn in_order<T: Line>(line: &str, last: Seconds) -> Result<T, Fault> {
     let request = T::parse(line)?;
     let (at, last) = (request.at().0 * T::PER_SECOND, last.0 * T::PER_SECOND);
-    if at >= last {
+    if at >= last || !T::IN_ORDER {
         return Ok(request);
     }
     let wanted = if last == 0.0 { "0 or more".to_owned() } else { format!("{last} or more, as before it") };

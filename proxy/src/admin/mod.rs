@@ -23,6 +23,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use serde_json::{Value, json};
 
 use crate::descriptors::SHARES;
+use crate::lines::Lines;
 use crate::reload::{Outcome, Reloader};
 use crate::request::place::place;
 use crate::request::{NoHead, head, read, reply, reusable, session_id};
@@ -148,7 +149,8 @@ impl Admin {
         let rows: Vec<_> =
             live.endpoints().map(|(pool, endpoint)| figures::row(pool, endpoint, router.clock)).collect();
         let tenants: Vec<_> = live.edge.tenants.list().iter().map(|tenant| figures::tenant(tenant)).collect();
-        router.metrics.access_log_dropped(live.access_log.as_ref().map_or(0, |log| log.dropped()));
+        let dropped = |log: &Option<Arc<Lines>>| log.as_ref().map_or(0, |log| log.dropped());
+        router.metrics.log_lines_dropped(dropped(&live.access_log), dropped(&live.decision_log));
         let (room, limits) = (&router.clients_room, &live.config.limits);
         let connections_max = SHARES.connections_max(limits.connections_max);
         router.metrics.connections(room.open(), connections_max, room.times_full());

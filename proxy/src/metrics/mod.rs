@@ -176,8 +176,9 @@ impl Metrics {
     }
 
     /// Lines of the access log that were lost so far.
-    pub(crate) fn access_log_dropped(&self, lines: u64) {
-        self.handles.access_log_dropped.absolute(lines);
+    pub(crate) fn log_lines_dropped(&self, requests: u64, decisions: u64) {
+        self.handles.access_log_dropped.absolute(requests);
+        self.handles.decision_log_dropped.absolute(decisions);
     }
 
     /// Folds recorded samples into the buckets; without it they would pile up between two scrapes.
@@ -282,6 +283,7 @@ struct Handles {
     config_in_sync: Gauge,
     handshake_failures: Counter,
     access_log_dropped: Counter,
+    decision_log_dropped: Counter,
     connections: Gauge,
     connections_max: Gauge,
     connections_full: Counter,
@@ -308,6 +310,7 @@ impl Handles {
             config_in_sync: gauge!("prefixroute_config_in_sync"),
             handshake_failures: counter!("prefixroute_tls_handshake_failures_total"),
             access_log_dropped: counter!("prefixroute_access_log_dropped_total"),
+            decision_log_dropped: counter!("prefixroute_decision_log_dropped_total"),
             connections: gauge!("prefixroute_connections"),
             connections_max: gauge!("prefixroute_connections_max"),
             connections_full: counter!("prefixroute_connections_full_total"),
@@ -334,6 +337,7 @@ fn describe() {
     describe_gauge!("prefixroute_config_in_sync", "1 when the configuration at work is what the file says.");
     describe_counter!("prefixroute_tls_handshake_failures_total", "TLS handshakes of clients that failed.");
     describe_counter!("prefixroute_access_log_dropped_total", "Lines of the access log that were lost.");
+    describe_counter!("prefixroute_decision_log_dropped_total", "Lines of the decision log that were lost.");
     describe_gauge!("prefixroute_connections", "Connections of clients.");
     describe_gauge!("prefixroute_connections_max", "Connections of clients that there may be.");
     describe_counter!(

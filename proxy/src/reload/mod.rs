@@ -183,7 +183,7 @@ impl Reloader {
         let (loaded, found) = (&mut running.loaded, &running.found);
         if loaded.config == next.config {
             *loaded = next;
-            return match self.router.live().reopen_access_log() {
+            return match self.router.live().reopen_logs() {
                 Ok(()) => Outcome::Unchanged,
                 Err(error) => Outcome::Refused { faults: vec![error.to_string()] },
             };

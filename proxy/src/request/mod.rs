@@ -33,6 +33,7 @@ use tokio::time::sleep;
 use crate::admin;
 use crate::client;
 use crate::client::patience::{Impatience, Terms};
+use crate::decision_log::Noted;
 use crate::endpoints::health::Trial;
 use crate::live::Live;
 use crate::metrics::Kind;
@@ -123,6 +124,9 @@ impl Front {
             let trial = if asks_for_work(session, api) { candidates.trial(clock) } else { None };
             let names = (session_id(session.req_header()), visit.seed());
             let mut decision = self.decide(&body, &candidates, trial.as_ref(), record, api, names)?;
+            if live.decision_log.is_some() {
+                record.note(Noted::new(&decision, &candidates));
+            }
             let Some(first) = candidates.take_next(&mut decision) else {
                 if candidates.list.is_empty() {
                     return Err(Stop::Refuse(Kind::NoEndpoint.into()));

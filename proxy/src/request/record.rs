@@ -15,6 +15,7 @@ use super::seen::Seen;
 use super::usage::Usage;
 use super::visit::Visit;
 use crate::admin::recent::Entry;
+use crate::decision_log::Noted;
 use crate::edge::access_log::{Line, Text};
 use crate::endpoints::Endpoint;
 use crate::metrics::Kind;
@@ -35,6 +36,8 @@ pub(crate) struct Record {
     trouble: Option<Kind>,
     ended: bool,
     decided: Option<Decided>,
+    /// The last decision, where there is a log for it.
+    noted: Option<Noted>,
     /// Bytes of the bodies of request and answer.
     pub(crate) request_bytes: u64,
     pub(crate) response_bytes: u64,
@@ -69,6 +72,7 @@ impl Record {
             trouble: None,
             ended: false,
             decided: None,
+            noted: None,
             request_bytes: 0,
             response_bytes: 0,
             usage: None,
@@ -81,6 +85,11 @@ impl Record {
         self.decision_time = took;
         self.router.metrics.decided(took.as_secs_f64(), decision.cold);
         self.router.metrics.reading(&decision.reading);
+    }
+
+    /// Keeps a decision's reasons for the decision log.
+    pub(crate) fn note(&mut self, noted: Noted) {
+        self.noted = Some(noted);
     }
 
     /// Another endpoint is tried.
@@ -124,11 +133,10 @@ impl Record {
         self.decided.as_ref().and_then(|decided| decided.decision.model.as_deref()).unwrap_or_default()
     }
 
-    /// What access log and spans tell of the request itself. To be called before it ends.
+    /// What logs and spans tell of the request itself. To be called before it ends.
     pub(crate) fn saw(&mut self, visit: &Visit, head: &RequestHeader) {
-        let log = visit.live.access_log.clone();
-        if log.is_some() || self.router.traces.is_some() {
-            self.seen = Some(Seen::new(log, visit, head, self.started.elapsed()));
+        if visit.live.access_log.is_some() || self.noted.is_some() || self.router.traces.is_some() {
+            self.seen = Some(Seen::new(visit, head, self.started.elapsed()));
         }
     }
 
@@ -187,7 +195,7 @@ impl Record {
 }
 
 impl Record {
-    fn log_access(&self) {
+    fn log_for_others(&self) {
         let Some(seen) = &self.seen else { return };
         let decided = self.decided.as_ref();
         let line = Line {
@@ -212,8 +220,11 @@ impl Record {
             trouble: self.trouble.map(Kind::name),
             ..seen.line()
         };
-        if let Some(log) = &seen.log {
-            log.write(&line);
+        if let Some(log) = &seen.access_log {
+            log.write(line.json());
+        }
+        if let (Some(log), Some(noted)) = (&seen.decision_log, &self.noted) {
+            log.write(noted.line(&line, self.usage));
         }
         if let Some(traces) = &self.router.traces {
             traces.record(&line, seen.parent());
@@ -230,7 +241,7 @@ impl Drop for Record {
             self.router.metrics.error(kind);
         }
         self.log();
-        self.log_access();
+        self.log_for_others();
         if let (Some(Decided { decision, blocks, pool, choice }), Some(endpoint)) =
             (self.decided.take(), self.tried.take())
         {

@@ -11,9 +11,10 @@ use pingora_http::RequestHeader;
 use super::Entrance;
 use super::reply::Refusal;
 use super::visit::Visit;
-use crate::edge::access_log::{AccessLog, Line, Text};
+use crate::edge::access_log::{Line, Text};
 use crate::edge::tenants::Tenant;
 use crate::edge::trace_context::{TraceParent, trace_parent};
+use crate::lines::Lines;
 use crate::live::Live;
 use crate::metrics::Kind;
 
@@ -24,20 +25,23 @@ const PATH_BYTES_MAX: usize = 1024;
 /// Tells the access log of a request whose head cannot be read: nothing of it is known but where it came in.
 pub(super) fn log_refused(live: &Live, Entrance { listener, peer, .. }: Entrance, kind: Kind) {
     let Some(log) = &live.access_log else { return };
-    log.write(&Line {
+    let listener = listener.to_string();
+    let line = Line {
         time: SystemTime::now(),
         client: Some(peer.to_canonical()),
-        listener: Some(Text(listener.to_string().as_bytes())),
+        listener: Some(Text(listener.as_bytes())),
         status: Refusal::from(kind).status(),
         api: Api::Other.name(),
         trouble: Some(kind.name()),
         ..Line::default()
-    });
+    };
+    log.write(line.json());
 }
 
-/// A request's head, as far as the log goes.
+/// A request's head, as far as logs and spans go.
 pub(super) struct Seen {
-    pub(super) log: Option<Arc<AccessLog>>,
+    pub(super) access_log: Option<Arc<Lines>>,
+    pub(super) decision_log: Option<Arc<Lines>>,
     time: SystemTime,
     client: IpAddr,
     tenant: Option<Arc<Tenant>>,
@@ -59,16 +63,12 @@ struct Trace {
 
 impl Seen {
     /// A request whose head was read so long `ago`.
-    pub(super) fn new(
-        log: Option<Arc<AccessLog>>,
-        visit: &Visit,
-        head: &RequestHeader,
-        ago: Duration,
-    ) -> Self {
+    pub(super) fn new(visit: &Visit, head: &RequestHeader, ago: Duration) -> Self {
         let header = |name: HeaderName| head.headers.get(name).map(|value| value.as_bytes().to_vec());
         let path = head.uri.path().as_bytes();
         Self {
-            log,
+            access_log: visit.live.access_log.clone(),
+            decision_log: visit.live.decision_log.clone(),
             time: SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH),
             client: visit.client,
             tenant: visit.tenant.clone(),

@@ -1,0 +1,130 @@
+//! The best assignment of requests to replicas that can be found by one who knows all arrivals, to hold policies against.
+//!
+//! The best there is cannot be computed: where one request goes changes what every later one finds. So it is looked for, from
+//! the best of the policies with exact knowledge of the caches: requests that waited or computed most are moved, alone or
+//! with those that build on them, and a move that lowers the mean time to the first token is kept. What is found can be
+//! reached, so a policy's distance to it is regret; the best there is may be better still.
+
+use std::collections::HashMap;
+
+use picker::policy::Policy;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::fleet::Fleet;
+use super::{PlayError, Run, Served, SimulateOptions, Workload, play_all};
+
+/// How the found one is called.
+const NAME: &str = "oracle";
+/// Requests among which the one with the most to gain is moved.
+const CHOSEN_OF: usize = 8;
+
+/// Plays a workload with each request at its replica; those without one as the default policy decides.
+///
+/// `assigned` has a place for each request, in the order of the trace. `name` is what the run is called.
+pub fn play_assigned(
+    workload: &Workload,
+    options: &SimulateOptions,
+    name: &'static str,
+    assigned: &[Option<usize>],
+) -> Result<Run, PlayError> {
+    play(workload, options, (name, assigned), &workload.cached_at_best())
+}
+
+fn play(
+    workload: &Workload,
+    options: &SimulateOptions,
+    (name, assigned): (&'static str, &[Option<usize>]),
+    best: &[usize],
+) -> Result<Run, PlayError> {
+    Fleet::new(workload, options, Policy::default())?.assigning(name, assigned).play(best, &|_| ())
+}
+
+/// The best assignment that a search of so many plays finds. Same arguments, same run. O(plays · requests).
+pub fn oracle(
+    workload: &Workload,
+    options: &SimulateOptions,
+    plays: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Run, PlayError> {
+    let knowing = SimulateOptions { exact: true, decisions_shown: 0, ..*options };
+    let starts = play_all(workload, &knowing, &Policy::ALL, progress)?;
+    let start = starts.iter().min_by(|one, other| one.ttft_mean().total_cmp(&other.ttft_mean()));
+    let Some(start) = start else { return Err(PlayError::Replicas(options.replicas)) };
+    let mut assigned: Vec<Option<usize>> = start.routed().map(Some).collect();
+    let at_best = workload.cached_at_best();
+    let mut best = play(workload, &knowing, (NAME, &assigned), &at_best)?;
+    let heirs = Heirs::of(workload);
+    let mut chance = StdRng::seed_from_u64(options.seed);
+    for _ in 0..plays {
+        let mut moved = assigned.clone();
+        let place = most_to_gain(&best, &mut chance);
+        let to = Some(chance.random_range(0..options.replicas));
+        moved[place] = to;
+        if chance.random() {
+            heirs.of_request(place).iter().for_each(|&heir| moved[heir] = to);
+        }
+        if moved == assigned {
+            continue;
+        }
+        let run = play(workload, &knowing, (NAME, &moved), &at_best)?;
+        progress(workload.len() as u64);
+        if run.ttft_mean() < best.ttft_mean() {
+            (best, assigned) = (run, moved);
+        }
+    }
+    Ok(best)
+}
+
+/// Of some requests the one that waited longest, or computed most of what could have been cached.
+fn most_to_gain(run: &Run, chance: &mut StdRng) -> usize {
+    let some = (0..CHOSEN_OF).map(|_| chance.random_range(0..run.served.len()));
+    let gain = |served: &Served| {
+        let missed = served.cached_at_best.saturating_sub(served.cached_tokens) as f64;
+        served.ttft.0 * (1.0 + missed / served.prompt_tokens.max(1) as f64)
+    };
+    let most = some.max_by(|&one, &other| gain(&run.served[one]).total_cmp(&gain(&run.served[other])));
+    most.unwrap_or_default()
+}
+
+/// Which later requests build on each.
+struct Heirs {
+    /// By request: its deepest block that comes again, as a key of `places`.
+    keys: Vec<Option<u64>>,
+    places: HashMap<u64, Vec<usize>>,
+}
+
+impl Heirs {
+    fn of(workload: &Workload) -> Self {
+        let blocks = |place: usize| {
+            workload.arrivals[place]
+                .prompts
+                .iter()
+                .flat_map(|prompt| prompt.blocks.iter().map(|block| block.0))
+        };
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        for place in 0..workload.len() {
+            last.extend(blocks(place).map(|block| (block, place)));
+        }
+        let key = |place: usize| {
+            blocks(place).filter(|block| last.get(block).is_some_and(|&last| last > place)).last()
+        };
+        let keys: Vec<Option<u64>> = (0..workload.len()).map(key).collect();
+        let mut places: HashMap<u64, Vec<usize>> =
+            keys.iter().flatten().map(|&key| (key, Vec::new())).collect();
+        for place in 0..workload.len() {
+            for block in blocks(place) {
+                if let Some(places) = places.get_mut(&block) {
+                    places.push(place);
+                }
+            }
+        }
+        Self { keys, places }
+    }
+
+    /// Later requests with the deepest block of this one that comes again.
+    fn of_request(&self, place: usize) -> &[usize] {
+        let places = self.keys[place].and_then(|key| self.places.get(&key)).map_or(&[][..], Vec::as_slice);
+        &places[places.partition_point(|&other| other <= place)..]
+    }
+}
