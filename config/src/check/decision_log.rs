@@ -19,10 +19,10 @@ const COUNT: Integers = Integers { min: 1, max: DECISION_FILES_MAX };
 
 pub(super) fn read(top: &mut Section<'_, '_>) -> Option<DecisionLog> {
     top.optional_section(DECISION_LOG, |section| {
-        let path = section.required(PATH, &FilePath)?.value;
+        let path = section.required(PATH, &FilePath);
         let file_bytes_max = section.value(BYTES, &SIZE, DECISION_FILE_BYTES).value as u64;
         let files = section.value(FILES, &COUNT, DECISION_FILES).value;
-        let path = section.reader.in_folder(path);
+        let path = section.reader.in_folder(path?.value);
         Some(DecisionLog { path, file_bytes_max, files: u32::try_from(files).unwrap_or(u32::MAX) })
     })?
     .value
