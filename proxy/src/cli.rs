@@ -77,6 +77,12 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute simulate trace.jsonl --policy prefix --show-decisions 5")]
     Simulate(bench::simulate::SimulateArgs),
+    /// What computing prompts on replicas of their own costs and saves, and how many of them a traffic needs
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Examples:\n  prefixroute disagg --prompt-tokens 8000 --hit-rate 0.5 --explain\n  prefixroute disagg models/llama/config.json --tp 8 --nics 8 --rate 12 --output-tokens 500"
+    )]
+    Disagg(bench::disagg::DisaggArgs),
 }
 
 #[derive(Args)]
@@ -134,6 +140,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Trace(args) => lab::trace(args),
         #[cfg(feature = "lab")]
         Command::Simulate(args) => lab::simulate(args),
+        #[cfg(feature = "lab")]
+        Command::Disagg(args) => lab::disagg(&args),
     }
 }
 
@@ -309,6 +317,7 @@ mod lab {
     //! The laboratory's commands.
 
     use bench::demo::{DemoArgs, DemoError};
+    use bench::disagg::{DisaggArgs, DisaggError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
@@ -333,6 +342,10 @@ mod lab {
 
     pub(super) fn simulate(args: SimulateArgs) -> ExitCode {
         ended(bench::simulate::run(&args, &mut std::io::stdout()), SimulateError::is_usage)
+    }
+
+    pub(super) fn disagg(args: &DisaggArgs) -> ExitCode {
+        ended(bench::disagg::run(args, &mut std::io::stdout()), DisaggError::is_usage)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.
