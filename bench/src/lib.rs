@@ -2,15 +2,16 @@
 //!
 //! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
 //! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
-//! back, [`decisions`] reads what the router wrote of its own, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
-//! proxy. [`simulate`] plays them on a virtual clock, and
-//! [`tune`] looks for weights there. [`demo3`] is a workload with published figures. [`content`] is what
-//! the benches measure on.
+//! back, [`decisions`] reads what the router wrote of its own, and [`demo`] plays them through a real router that its
+//! caller hands in: this crate does not know the proxy. [`simulate`] plays them on a virtual clock, [`tune`] looks for
+//! weights there. [`demo3`] is a workload with published figures. [`disagg`] computes what prefill apart from decode would
+//! bring. [`content`] is what the benches measure on.
 
 pub mod content;
 pub mod decisions;
 pub mod demo;
 pub mod demo3;
+pub mod disagg;
 pub mod engine;
 pub mod fake_server;
 pub mod prompt;

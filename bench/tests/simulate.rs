@@ -178,6 +178,22 @@ fn all_policies_are_printed_in_order() {
     assert_eq!(one.split_whitespace().last(), Some("21"));
 }
 
+/// Behaviour 50: with decode replicas and threshold 0 the output is today's to the byte; with one that prompts reach it is not.
+#[test]
+fn a_threshold_of_0_is_todays_output() {
+    let path = fixture("traces/default.jsonl");
+    let today = printed(&path, &[]).unwrap();
+    let split = ["--prefill-replicas", "2", "--decode-replicas", "3", "--link-gbps", "10", "--threshold"];
+    assert_eq!(printed(&path, &[&split[..], &["0"]].concat()).unwrap(), today);
+    let apart = printed(&path, &[&split[..], &["100", "--json"]].concat()).unwrap();
+    let apart: Value = serde_json::from_str(&apart).unwrap();
+    // The first requests of the 8 tenants are 221 tokens uncached, all others 29.
+    assert_eq!(
+        (&apart["runs"][0]["hit_rate"], &apart["runs"][0]["apart"]),
+        (&0.760_180_995_475_113_1.into(), &8.into())
+    );
+}
+
 /// Behaviour 47: one cache without a bound is the ceiling, and prefix routing reaches it.
 #[test]
 fn prefix_reaches_the_ceiling() {

@@ -144,8 +144,8 @@ fn speed_and_bursts_move_arrivals() {
 fn prefill_apart_from_decode() {
     let workload = workload(120, 4.0, 4000, 120);
     let split = |threshold_tokens, gigabits_per_second| {
-        let link = Link { gigabits_per_second };
-        let split = Split { prefill_replicas: 3, threshold_tokens, link };
+        let link = Link::of(gigabits_per_second);
+        let split = Split { prefill_replicas: 3, threshold_tokens, link, kv_bytes_per_token: 131_072.0 };
         play(&workload, &SimulateOptions { split: Some(split), ..options() }, Policy::LeastQueue)
     };
     let together = play(&workload, &options(), Policy::LeastQueue);
@@ -155,6 +155,8 @@ fn prefill_apart_from_decode() {
         (Report::of(&together), Report::of(&split(512, 400.0)), Report::of(&split(512, 10.0)));
     assert!(today.stall_p95_ms > 300.0, "an answer stands still for another's prompt: {today:?}");
     assert_eq!(fast.stall_p95_ms, 0.0, "400 Gb/s: no prompt is computed where answers run");
+    assert!(fast.decode_p95_ms < today.decode_p95_ms - 300.0, "400 Gb/s: {fast:?} {today:?}");
+    assert_eq!((today.apart, fast.apart, slow.apart), (0, 120, 120));
     assert!(fast.ttft_p95_ms < today.ttft_p95_ms, "{fast:?} {today:?}");
     assert!(slow.ttft_p50_ms > today.ttft_p50_ms + 300.0, "10 Gb/s: the way costs more than the wait");
     // An idle pool: 338.3 ms of computing and 11.0 or 419.9 ms on the way.
@@ -162,12 +164,28 @@ fn prefill_apart_from_decode() {
     assert!((slow.ttft_p50_ms - 758.3).abs() < 0.1, "{slow:?}");
 }
 
+/// Behaviour 55: 12.6 Gb/s is what a busy prefill replica makes. Below, the caches queue at its link without end.
+#[test]
+fn a_link_that_does_not_keep_up_is_seen() {
+    let workload = workload(120, 2.9, 4000, 120);
+    let last_ttft_ms = |gigabits_per_second| {
+        let link = Link::of(gigabits_per_second);
+        let split = Split { prefill_replicas: 1, threshold_tokens: 1, link, kv_bytes_per_token: 131_072.0 };
+        let run = play(&workload, &SimulateOptions { split: Some(split), ..options() }, Policy::LeastQueue);
+        run.served.last().unwrap().ttft.millis()
+    };
+    let (slow, enough) = (last_ttft_ms(10.0), last_ttft_ms(25.0));
+    // 119 caches of 419.4 ms each, one every 344.8 ms, queue 74.6 ms longer each time.
+    assert!((slow - 758.3 - 119.0 * 74.6).abs() < 10.0, "{slow}");
+    assert!((enough - 506.6).abs() < 0.5, "{enough}");
+}
+
 /// What the decode replica holds is neither computed nor moved.
 #[test]
 fn only_uncached_tokens_are_moved() {
     let workload = workload(2, 0.1, 4000, 1);
-    let link = Link { gigabits_per_second: 10.0 };
-    let split = Some(Split { prefill_replicas: 1, threshold_tokens: 1, link });
+    let (link, kv_bytes_per_token) = (Link::of(10.0), 131_072.0);
+    let split = Some(Split { prefill_replicas: 1, threshold_tokens: 1, link, kv_bytes_per_token });
     let run = play(&workload, &SimulateOptions { split, ..options() }, Policy::Prefix);
     assert_eq!(run.served[1].cached_tokens, 2000);
     assert!(run.served.iter().all(|served| served.computed_tokens == 0), "others computed all of it");

@@ -166,6 +166,8 @@ fn the_command_reads_either_form() {
         "ttft_p99_ms",
         "queue_p95_ms",
         "stall_p95_ms",
+        "decode_p95_ms",
+        "apart",
         "groups_on_one",
         "groups",
         "moves",

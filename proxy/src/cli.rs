@@ -87,6 +87,12 @@ enum Command {
         after_help = "Example:\n  prefixroute tune decisions.jsonl --replicas 8 --cache-tokens 400000 --slots 16"
     )]
     Tune(bench::tune::TuneArgs),
+    /// What computing prompts on replicas of their own costs and saves, and how many of them a traffic needs
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Examples:\n  prefixroute disagg --prompt-tokens 8000 --hit-rate 0.5 --explain\n  prefixroute disagg models/llama/config.json --tp 8 --nics 8 --rate 12 --output-tokens 500"
+    )]
+    Disagg(bench::disagg::DisaggArgs),
 }
 
 #[derive(Args)]
@@ -148,6 +154,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Explain(args) => lab::explain(&args),
         #[cfg(feature = "lab")]
         Command::Tune(args) => lab::tune(&args),
+        #[cfg(feature = "lab")]
+        Command::Disagg(args) => lab::disagg(&args),
     }
 }
 
@@ -324,6 +332,7 @@ mod lab {
 
     use bench::decisions::explain::{ExplainArgs, ExplainError};
     use bench::demo::{DemoArgs, DemoError};
+    use bench::disagg::{DisaggArgs, DisaggError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
@@ -357,6 +366,10 @@ mod lab {
 
     pub(super) fn tune(args: &TuneArgs) -> ExitCode {
         ended(bench::tune::run(args, &mut std::io::stdout()), SimulateError::is_usage)
+    }
+
+    pub(super) fn disagg(args: &DisaggArgs) -> ExitCode {
+        ended(bench::disagg::run(args, &mut std::io::stdout()), DisaggError::is_usage)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.

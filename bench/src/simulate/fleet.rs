@@ -12,7 +12,7 @@ use super::member::{Elsewhere, Member, Scrapes, Sending, micros};
 use super::run::{Run, Served, ShownDecision, reasons};
 use super::workload::{Arrival, Workload, rules};
 use super::{PlayError, SimulateOptions, Split};
-use crate::engine::{Admitted, PrefillPool, Seconds};
+use crate::engine::{Admitted, PrefillPool, ReplicaOptions, Seconds};
 
 /// Time between two fits of what first tokens teach, as in the proxy.
 const FIT_INTERVAL: Seconds = Seconds(0.25);
@@ -217,7 +217,8 @@ impl<'a> Fleet<'a> {
         let computed_tokens = if elsewhere.is_some() { 0 } else { prompt_tokens - cached_tokens };
         let served = &mut self.served[place];
         let group = arrival.group;
-        *served = Served { group, replica, prompt_tokens, cached_tokens, computed_tokens, ..*served };
+        let apart = elsewhere.is_some();
+        *served = Served { group, replica, prompt_tokens, cached_tokens, computed_tokens, apart, ..*served };
     }
 
     /// Prompt tokens that a replica is not believed to hold; the last one is always computed.
@@ -273,8 +274,9 @@ fn changes(options: &SimulateOptions) -> Vec<(Seconds, Change)> {
 /// Replicas that only compute prompts, where any prompt is long enough for them.
 fn pool(options: &SimulateOptions) -> Option<(Split, PrefillPool)> {
     let split = options.split.filter(|split| split.threshold_tokens > 0)?;
-    let lanes = split.prefill_replicas * options.replica.slots;
-    Some((split, PrefillPool::new(lanes, options.replica.timing)))
+    let Split { prefill_replicas, link, .. } = split;
+    let ReplicaOptions { slots, timing, .. } = options.replica;
+    Some((split, PrefillPool::new(prefill_replicas, slots, timing, link)))
 }
 
 /// A prompt of which enough is not believed to be cached is computed elsewhere: as much of it as is not.
@@ -288,7 +290,7 @@ fn elsewhere(
         return None;
     }
     let uncached_tokens = admitted.prompt_tokens - admitted.cached_tokens;
-    let remote = pool.compute(sending.now, uncached_tokens);
-    let whole = remote.wait + remote.prefill + split.link.transfer(uncached_tokens);
-    Some(Elsewhere { wait: remote.wait, whole })
+    let bytes = uncached_tokens as f64 * split.kv_bytes_per_token;
+    let remote = pool.compute(sending.now, uncached_tokens, bytes);
+    Some(Elsewhere { wait: remote.wait, whole: remote.whole() })
 }

@@ -70,8 +70,10 @@ pub struct Split {
     pub prefill_replicas: usize,
     /// A prompt with so many tokens that its replica is not believed to hold is computed there; 0: none is.
     pub threshold_tokens: usize,
-    /// What carries the KV cache.
+    /// What carries the KV cache away from each of them.
     pub link: Link,
+    /// What the KV cache of a token takes.
+    pub kv_bytes_per_token: f64,
 }
 
 impl Default for SimulateOptions {

@@ -48,6 +48,10 @@ pub struct Report {
     pub queue_p95_ms: f64,
     /// How long an answer stood still for other prompts, 95 of 100.
     pub stall_p95_ms: f64,
+    /// From the first token of an answer to its end, with what it stood still; 95 of 100.
+    pub decode_p95_ms: f64,
+    /// Requests whose prompts were computed on a prefill replica.
+    pub apart: usize,
     /// Groups that one replica served alone.
     pub groups_on_one: usize,
     /// Groups.
@@ -89,6 +93,8 @@ impl Report {
             ttft_p99_ms: ttfts.percentile(0.99),
             queue_p95_ms: waits.percentile(0.95),
             stall_p95_ms: stalls.percentile(0.95),
+            decode_p95_ms: millis(decode).percentile(0.95),
+            apart: served.iter().filter(|served| served.apart).count(),
             groups_on_one: on_one,
             groups: all,
             moves,
@@ -97,6 +103,11 @@ impl Report {
             decisions: run.decisions.iter().map(decision).collect(),
         }
     }
+}
+
+/// How long an answer takes after its first token, with what it stood still.
+fn decode(served: &Served) -> Seconds {
+    served.answer.map_or(Seconds(0.0), |(from, to)| to - from + served.stall)
 }
 
 /// Spans to take percentiles of.
@@ -132,7 +143,7 @@ pub enum Columns {
 /// A column: its head, how a cell is made, and whether the published table has it.
 type Column = (&'static str, fn(&Report) -> String, bool);
 
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 18] = [
     ("policy", |report| report.policy.to_owned(), true),
     ("hit rate", |report| percent(report.hit_rate), true),
     ("of ceiling", |report| percent(report.of_ceiling), false),
@@ -145,6 +156,8 @@ const COLUMNS: [Column; 16] = [
     ("TTFT p99", |report| millis(report.ttft_p99_ms), false),
     ("queue p95", |report| millis(report.queue_p95_ms), true),
     ("stall p95", |report| millis(report.stall_p95_ms), false),
+    ("decode p95", |report| millis(report.decode_p95_ms), false),
+    ("apart", |report| report.apart.to_string(), false),
     ("groups on one replica", |report| format!("{}/{}", report.groups_on_one, report.groups), true),
     ("moves", |report| report.moves.to_string(), false),
     ("lost", |report| report.lost.to_string(), false),
@@ -240,7 +253,8 @@ mod tests {
             cached_at_best: 40,
             wait: Seconds::from_millis(millis / 2.0),
             ttft: Seconds::from_millis(millis),
-            answer: None,
+            apart: replica == 0,
+            answer: Some((Seconds(1.0), Seconds(1.125))),
             stall: Seconds::from_millis(3.0),
         };
         let run = Run {
@@ -269,6 +283,8 @@ mod tests {
             "20 ms",
             "10 ms",
             "3 ms",
+            "128 ms",
+            "2",
             "1/1",
             "0",
             "4",

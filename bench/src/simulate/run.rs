@@ -55,6 +55,8 @@ pub struct Served {
     pub cached_tokens: usize,
     /// Of them, computed there: those not cached, unless others computed them.
     pub computed_tokens: usize,
+    /// Whether a prefill replica computed them.
+    pub apart: bool,
     /// Of them, cached by one cache without a bound.
     pub cached_at_best: usize,
     /// For a lane, since it arrived.
