@@ -3,7 +3,7 @@
 //! [`engine`] is the one model of a replica; [`fake_server`] gives it vLLM's HTTP face. [`prompt`] reads
 //! bodies as that engine does. [`mod@trace`] generates workloads, [`replay`] sends them and records what came
 //! back, and [`demo`] plays them through a real router that its caller hands in: this crate does not know the
-//! proxy. [`simulate`] plays them on a virtual clock. [`demo3`] is a workload with published figures. [`content`] is what
+//! proxy. [`simulate`] plays them on a virtual clock. [`review`] reads what replicas count and says what to change first. [`demo3`] is a workload with published figures. [`content`] is what
 //! the benches measure on.
 
 pub mod content;
@@ -11,8 +11,10 @@ pub mod demo;
 pub mod demo3;
 pub mod engine;
 pub mod fake_server;
+pub mod prometheus;
 pub mod prompt;
 pub mod replay;
+pub mod review;
 pub mod simulate;
 mod table;
 pub mod trace;

@@ -77,6 +77,12 @@ enum Command {
     #[cfg(feature = "lab")]
     #[command(after_help = "Example:\n  prefixroute simulate trace.jsonl --policy prefix --show-decisions 5")]
     Simulate(bench::simulate::SimulateArgs),
+    /// How vLLM replicas use their prefix caches, what they could do, and what to change first
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Examples:\n  prefixroute review http://127.0.0.1:8001 http://127.0.0.1:8002 --trace trace.jsonl\n  prefixroute review a.txt b.txt --markdown"
+    )]
+    Review(bench::review::ReviewArgs),
 }
 
 #[derive(Args)]
@@ -134,6 +140,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Trace(args) => lab::trace(args),
         #[cfg(feature = "lab")]
         Command::Simulate(args) => lab::simulate(args),
+        #[cfg(feature = "lab")]
+        Command::Review(args) => lab::review(args),
     }
 }
 
@@ -310,6 +318,7 @@ mod lab {
 
     use bench::demo::{DemoArgs, DemoError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
+    use bench::review::ReviewArgs;
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
 
@@ -333,6 +342,10 @@ mod lab {
 
     pub(super) fn simulate(args: SimulateArgs) -> ExitCode {
         ended(bench::simulate::run(&args, &mut std::io::stdout()), SimulateError::is_usage)
+    }
+
+    pub(super) fn review(args: ReviewArgs) -> ExitCode {
+        run(bench::review::run(args, &mut std::io::stdout()), |_| false)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.
