@@ -1,6 +1,7 @@
 //! The command `review`: on pages of a real vLLM, on live fake servers, and on everything that can be wrong.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -230,7 +231,13 @@ async fn live_servers_behind_a_round_robin_are_told_to_route_by_prefix() {
     let play = |name: &str| {
         json["trace"]["plays"].as_array().unwrap().iter().find(|play| play["policy"] == name).unwrap().clone()
     };
-    assert_eq!(play("round-robin")["caches_per_shared_block"], 3.0);
+    // What tenants share is their system prompts, all of one length.
+    let mut reached: HashMap<&str, HashSet<usize>> = HashMap::new();
+    for (place, request) in trace.iter().enumerate() {
+        reached.entry(&request.group).or_default().insert(place % 3);
+    }
+    let mean = reached.values().map(HashSet::len).sum::<usize>() as f64 / reached.len() as f64;
+    assert_eq!(play("round-robin")["caches_per_shared_block"], mean);
     let best = play(json["trace"]["best"].as_str().unwrap());
     assert!(best["hit_rate"].as_f64() > play("round-robin")["hit_rate"].as_f64(), "{json}");
 }
@@ -291,7 +298,7 @@ async fn markdown_has_the_same_parts() {
     let (text, markdown) = (printed(&[&page]).await, printed(&[&page, "--markdown"]).await);
     assert!(markdown.starts_with("# Review of 1 replica\n\n## Change first\n\n- Because: "), "{markdown}");
     let heads = markdown.lines().filter_map(|line| line.strip_prefix("## "));
-    assert_eq!(heads.clone().count(), 7, "{markdown}");
+    assert_eq!(heads.clone().count(), 6, "{markdown}");
     for head in heads {
         assert!(text.contains(&format!("\n{head}\n")), "{head}");
     }

@@ -21,6 +21,8 @@ pub const GAIN_MIN: f64 = 0.05;
 pub const SPREAD_MANY: f64 = 1.5;
 /// Requests, over all replicas, that must be there for a spread to mean something: below, single requests decide it.
 pub const SPREAD_REQUESTS_MIN: f64 = 4.0;
+/// Share of the KV cache that running requests hold, below which memory is not what others wait for.
+pub const KV_FREE: f64 = 0.5;
 /// Share of the time to the first token that is queueing from which replicas are too few.
 pub const QUEUE_MANY: f64 = 0.5;
 
@@ -39,7 +41,8 @@ pub struct Advice {
 
 /// All that fires, most urgent first; never empty.
 pub(super) fn all(review: &Review) -> Vec<Advice> {
-    let rules = [asleep, caching_off, unmeasured, preempted, routing, room, uneven, overfull, untraced];
+    let rules =
+        [asleep, caching_off, unmeasured, preempted, routing, room, uneven, seats, overfull, untraced];
     let advice: Vec<_> = rules.iter().filter_map(|rule| rule(review)).collect();
     if advice.is_empty() { vec![nothing(review)] } else { advice }
 }
@@ -195,6 +198,33 @@ fn uneven(review: &Review) -> Option<Advice> {
     })
 }
 
+/// The replica at which the most requests wait, though KV memory is free.
+fn seats(review: &Review) -> Option<Advice> {
+    let waits = |replica: &super::Replica| {
+        let Load { running, waiting, kv_usage, .. } = replica.snapshot.load;
+        Some((replica.name.clone(), running?, waiting?, kv_usage?))
+    };
+    let stuck = |(_, _, waiting, usage): &(String, f64, f64, f64)| {
+        *waiting >= SPREAD_REQUESTS_MIN && *usage < KV_FREE
+    };
+    let stuck = review.replicas.iter().filter_map(waits).filter(stuck);
+    let (name, running, waiting, usage) = stuck.max_by(|one, other| one.2.total_cmp(&other.2))?;
+    Some(Advice {
+        rule: "seats",
+        because: format!(
+            "{waiting:.0} requests wait at {name} while the {running:.0} that run hold {} of its KV cache (below {} counts as free): not \
+             memory holds them up but the limit of what runs at once",
+            percent(usage),
+            percent(KV_FREE)
+        ),
+        change: "vLLM: raise --max-num-seqs, or --max-num-batched-tokens where prompts are long".to_owned(),
+        proof:
+            "vllm:num_requests_waiting falls and vllm:kv_cache_usage_perc rises at the same load; the p99 of \
+                vllm:inter_token_latency_seconds may rise with it: stop where it does"
+                .to_owned(),
+    })
+}
+
 fn overfull(review: &Review) -> Option<Advice> {
     let waiting = review.loads(|load| load.waiting);
     let all_wait = !waiting.is_empty() && waiting.iter().all(|waiting| *waiting >= 1.0);
@@ -307,6 +337,7 @@ mod tests {
             page(&format!("vllm:num_preemptions_total {preempted}\nvllm:request_success_total 100"))
         };
         let config = |on: &str| page(&format!("vllm:cache_config_info{{enable_prefix_caching=\"{on}\"}} 1"));
+        let stuck = |waiting, usage: f64| load(9, waiting) + &format!("vllm:kv_cache_usage_perc {usage}\n");
         let sleeps = |awake: u8| page(&format!("vllm:engine_sleep_state{{sleep_state=\"awake\"}} {awake}"));
         for (pages, want) in [
             (vec![sleeps(0)], vec!["asleep", "untraced"]),
@@ -321,6 +352,9 @@ mod tests {
             (vec![load(5, 0), load(3, 0)], vec!["untraced"]),
             (vec![load(2, 3), load(2, 1)], vec!["uneven", "untraced"]),
             (vec![load(2, 0), load(1, 0)], vec!["untraced"]),
+            (vec![stuck(4, 0.49)], vec!["seats", "untraced"]),
+            (vec![stuck(3, 0.49)], vec!["untraced"]),
+            (vec![stuck(4, 0.5)], vec!["untraced"]),
             (vec![times(1, 5.0), times(1, 5.0)], vec!["overfull", "untraced"]),
             (vec![times(1, 4.9), times(1, 4.9)], vec!["untraced"]),
             (vec![times(0, 5.0), times(1, 5.0)], vec!["untraced"]),

@@ -53,8 +53,8 @@ fn change(advice: &[Advice]) -> Section {
     let first = first.iter().fold(Section::new("Change first"), |section, advice| {
         section
             .line(format!("Because: {}", advice.because))
-            .line(format!("Change:  {}", advice.change))
-            .line(format!("Proof:   {}", advice.proof))
+            .line(format!("Change: {}", advice.change))
+            .line(format!("Proof: {}", advice.proof))
     });
     later.iter().fold(first, |section, advice| {
         section.line(format!("Then ({}): {}; {}", advice.rule, advice.because, advice.change))

@@ -16,8 +16,8 @@ pub(super) fn disagg(review: &Review) -> Section {
 
 fn figures(estimate: &Estimate) -> Vec<String> {
     let mut lines = vec![format!(
-        "Requests spent {} in prefill and {} in decode: prefill / (prefill + decode) = {}. Decodes share steps, so of the engine's \
-         time prefill has more than that.",
+        "Requests spent {} in prefill and {} in decode: prefill / (prefill + decode) = {}. Many decodes share a step, \
+         so of the engine's own time prefill has more than that.",
         span(estimate.prefill_seconds),
         span(estimate.decode_seconds),
         percent(estimate.share())
