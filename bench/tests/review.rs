@@ -102,13 +102,13 @@ async fn recorded_pages_are_reviewed_by_their_own_figures() {
     has(&text, "after_eviction - 12,346 8.6 % - -\n");
     has(&text, "fleet - 48,555 24.8 % - -\n");
     has(&text, "loaded 4 8 6.3 % 1 97 0.01\n");
-    has(&text, "fleet: max/mean 3.00 3.00 3.00 4 246 0.02\n");
+    has(&text, "fleet: max/mean, then sums 3.00 3.00 3.00 4 246 0.02\n");
     has(&text, "loaded 1 128 32 4,096 3,838\n");
     has(&text, "loaded 101 42.5 ms <= 10.0 ms <= 40.0 ms 16 us");
     has(&text, "Cannot be decided from a saved page");
     has(
         &text,
-        "Because: vllm:num_requests_waiting is 3.00 times the mean at the busiest replica, of 8 in all",
+        "Because: vllm:num_requests_waiting is 8.0 at the busiest replica and 2.7 in the mean, 3.00 times as many",
     );
     assert!(!text.contains("Missing counters") && !text.contains("Not read"), "{text}");
 
@@ -253,7 +253,9 @@ async fn a_trace_in_mooncakes_form_is_played_on_the_fleets_capacity() {
     // 12,427 computed tokens in 3.5189 s of prefill, of both pages alike.
     assert!((json["trace"]["tokens_per_second"].as_f64().unwrap() - 12_427.0 / 3.518919823).abs() < 1e-3);
     has(&text, "Simulated on 2 caches of 4,096 tokens, the fleet's own, each at 3,531 tokens/s (as measured");
-    has(&text, "figures below are the trace's");
+    let unlike = "the trace's prompts have 2,068 tokens in the mean and those of the replicas 213, more than a quarter apart";
+    has(&text, unlike);
+    assert_eq!((&json["trace"]["unlike"], &json["advice"][0]["rule"]), (&unlike.into(), &"seats".into()));
     has(&text, "are not the ");
 }
 

@@ -9,8 +9,7 @@ use serde::Serialize;
 
 use super::counts::{Counts, Times};
 use super::replica::Load;
-use super::traffic::{Played, Traffic};
-use super::words::{count, percent, points, seconds, times};
+use super::words::{count, percent, points, seconds, times, whole};
 use super::{Basis, Review};
 
 /// Preemptions of a request from which KV memory is the first thing to mend.
@@ -19,8 +18,8 @@ pub const PREEMPTED_MANY: f64 = 0.05;
 pub const GAIN_MIN: f64 = 0.05;
 /// The most over the mean of requests that wait or run from which load is uneven.
 pub const SPREAD_MANY: f64 = 1.5;
-/// Requests, over all replicas, that must be there for a spread to mean something: below, single requests decide it.
-pub const SPREAD_REQUESTS_MIN: f64 = 4.0;
+/// Requests that must wait at one replica to speak of a queue.
+pub const WAITING_MANY: f64 = 4.0;
 /// Share of the KV cache that running requests hold, below which memory is not what others wait for.
 pub const KV_FREE: f64 = 0.5;
 /// Share of the time to the first token that is queueing from which replicas are too few.
@@ -103,7 +102,7 @@ fn preempted(review: &Review) -> Option<Advice> {
 }
 
 fn routing(review: &Review) -> Option<Advice> {
-    let (traffic, played) = played(review)?;
+    let (_, played) = review.comparable()?;
     let best = &played.best().report;
     let round_robin = &played.round_robin().report;
     let (measured, basis) = review.hit_rate()?;
@@ -123,48 +122,30 @@ fn routing(review: &Review) -> Option<Advice> {
             points(gain),
             percent((1.0 - best.hit_rate) / (1.0 - measured)),
         ),
-        change: format!("put prefixroute before these replicas, `policy: {}`{}", best.policy, unlike(review, traffic)),
+        change: format!("put prefixroute before these replicas, `policy: {}`", best.policy),
         proof: "the same review after it: hit rate of the fleet over the interval; p95 of vllm:time_to_first_token_seconds \
                 falls; prefixroute_cached_tokens_total over prefixroute_prompt_tokens_total says the same from outside"
             .to_owned(),
     })
 }
 
-/// A trace that may be of other traffic.
-fn unlike(review: &Review, traffic: &Traffic) -> String {
-    match review.prompt_mean() {
-        Some(mean) if !alike(mean, traffic.mean_prompt()) => format!(
-            " (first get a trace of this traffic: its prompts have {:.0} tokens in the mean, those of the replicas {mean:.0})",
-            traffic.mean_prompt()
-        ),
-        _ => String::new(),
-    }
-}
-
-/// Within a quarter of each other.
-pub(super) fn alike(one: f64, other: f64) -> bool {
-    one.min(other) / one.max(other) >= 0.75
-}
-
 fn room(review: &Review) -> Option<Advice> {
-    let (traffic, played) = played(review)?;
-    let best = &played.best().report;
-    let gap = traffic.ceiling() - best.hit_rate;
-    if gap < GAIN_MIN {
+    let (traffic, played) = review.comparable()?;
+    let (ceiling, pooled) = (traffic.ceiling(), traffic.share(played.pooled_tokens));
+    if ceiling - pooled < GAIN_MIN {
         return None;
     }
-    let held = played.stage.cache_tokens * played.stage.caches as f64;
     Some(Advice {
         rule: "room",
         because: format!(
-            "{} is the most that routing has here, an endless cache {}: {} are lost to eviction or to balance; the caches hold {held:.0} \
-             tokens together, the trace has {} distinct ones, {} of them asked for again; one cache of that size would have {}",
-            percent(best.hit_rate),
-            percent(traffic.ceiling()),
-            points(gap),
-            traffic.distinct_tokens,
-            traffic.shared_tokens,
-            percent(traffic.share(played.pooled_tokens)),
+            "an endless cache has {} of the trace, one of the fleet's {} tokens {}: {} are lost for want of memory, however prompts \
+             are routed; of the trace's {} distinct tokens {} are asked for again",
+            percent(ceiling),
+            whole(played.stage.cache_tokens * played.stage.caches as f64),
+            percent(pooled),
+            points(ceiling - pooled),
+            whole(traffic.distinct_tokens as f64),
+            whole(traffic.shared_tokens as f64),
         ),
         change:
             "vLLM: --gpu-memory-utilization, --kv-cache-dtype fp8, a KV offloading backend, or more replicas"
@@ -180,22 +161,31 @@ fn uneven(review: &Review) -> Option<Advice> {
         ("vllm:num_requests_waiting", |load| load.waiting),
         ("vllm:num_requests_running", |load| load.running),
     ];
-    let (metric, sum, spread) = figures.iter().find_map(|(metric, figure)| {
+    let (metric, most, mean) = figures.iter().find_map(|(metric, figure)| {
         let values = review.loads(*figure);
-        let (sum, spread) = (values.iter().sum::<f64>(), spread(&values)?);
-        (values.len() > 1 && sum >= SPREAD_REQUESTS_MIN && spread >= SPREAD_MANY)
-            .then_some((metric, sum, spread))
+        let (most, mean) =
+            (values.iter().copied().fold(0.0, f64::max), values.iter().sum::<f64>() / values.len() as f64);
+        (values.len() > 1 && most >= SPREAD_MANY * mean && most > by_chance(mean))
+            .then_some((metric, most, mean))
     })?;
     Some(Advice {
         rule: "uneven",
         because: format!(
-            "{metric} is {spread:.2} times the mean at the busiest replica, of {sum:.0} in all ({SPREAD_MANY} or more counts as uneven)"
+            "{metric} is {most:.1} at the busiest replica and {mean:.1} in the mean, {:.2} times as many ({SPREAD_MANY} or more counts as \
+             uneven, and chance alone would stay below {mean:.1} + 3 sqrt({mean:.1}) = {:.1})",
+            most / mean,
+            by_chance(mean)
         ),
-        change: "prefixroute's `policy: expected-ttft`, which weighs a queue against a prefix; with one that holds prefixes harder \
-                 (prefix-only, sticky) this is its price"
+        change: "prefixroute's `policy: expected-ttft`, which weighs a queue against a prefix; where a policy that holds prefixes harder \
+                 routes (prefix-only, sticky), this is its price"
             .to_owned(),
         proof: format!("the most over the mean of {metric} falls below {SPREAD_MANY}, over several readings, and the hit rate stays"),
     })
+}
+
+/// What independent arrivals would put on the busiest replica at most: three deviations of a Poisson count above the mean.
+fn by_chance(mean: f64) -> f64 {
+    mean + 3.0 * mean.sqrt()
 }
 
 /// The replica at which the most requests wait, though KV memory is free.
@@ -204,9 +194,8 @@ fn seats(review: &Review) -> Option<Advice> {
         let Load { running, waiting, kv_usage, .. } = replica.snapshot.load;
         Some((replica.name.clone(), running?, waiting?, kv_usage?))
     };
-    let stuck = |(_, _, waiting, usage): &(String, f64, f64, f64)| {
-        *waiting >= SPREAD_REQUESTS_MIN && *usage < KV_FREE
-    };
+    let stuck =
+        |(_, _, waiting, usage): &(String, f64, f64, f64)| *waiting >= WAITING_MANY && *usage < KV_FREE;
     let stuck = review.replicas.iter().filter_map(waits).filter(stuck);
     let (name, running, waiting, usage) = stuck.max_by(|one, other| one.2.total_cmp(&other.2))?;
     Some(Advice {
@@ -252,17 +241,18 @@ fn queueing(review: &Review) -> Option<(f64, f64, Basis)> {
 }
 
 fn untraced(review: &Review) -> Option<Advice> {
-    if review.replicas.is_empty() || played(review).is_some() {
+    if review.replicas.is_empty() || review.comparable().is_some() {
         return None;
     }
-    let because = match &review.traffic {
-        None => "without a trace nobody knows what the hit rate could be: a low one can be traffic that shares nothing".to_owned(),
-        Some(_) => "without the capacity of the caches (vllm:cache_config_info) the trace cannot be played on them".to_owned(),
+    let because = match (&review.traffic, review.unlike()) {
+        (None, _) => "without a trace nobody knows what the hit rate could be: a low one can be traffic that shares nothing".to_owned(),
+        (_, Some(unlike)) => format!("{unlike}: it is of other traffic, or counted otherwise, and nothing is concluded from it"),
+        (Some(_), None) => "without the capacity of the caches (vllm:cache_config_info) the trace cannot be played on them".to_owned(),
     };
     Some(Advice {
         rule: "untraced",
         because,
-        change: "give --trace some thousand requests of this traffic in a row, bodies or lengths with hash_ids, and replicas that tell \
+        change: "give --trace some thousand requests of this very traffic in a row, bodies or lengths with hash_ids, and replicas that tell \
                  their capacity"
             .to_owned(),
         proof: "the review then shows the ceiling, and what each policy has of it on caches of this size".to_owned(),
@@ -271,7 +261,7 @@ fn untraced(review: &Review) -> Option<Advice> {
 
 fn nothing(review: &Review) -> Advice {
     let figures = || {
-        let ((measured, basis), (traffic, played)) = (review.hit_rate()?, played(review)?);
+        let ((measured, basis), (traffic, played)) = (review.hit_rate()?, review.comparable()?);
         Some(format!(
             "the hit rate is {} {basis}, the best policy has {} of the trace, an endless cache {}; no rule of the runbook fires",
             percent(measured),
@@ -285,11 +275,6 @@ fn nothing(review: &Review) -> Advice {
         change: "nothing: leave routing and settings as they are".to_owned(),
         proof: "the same review in an hour of load says the same".to_owned(),
     }
-}
-
-fn played(review: &Review) -> Option<(&Traffic, &Played)> {
-    let traffic = review.traffic.as_ref()?;
-    Some((traffic, traffic.played.as_ref()?))
 }
 
 /// The most over the mean; `None` where all is 0.
@@ -348,10 +333,11 @@ mod tests {
             (vec![], vec!["unmeasured"]),
             (vec![ended(5)], vec!["preempted", "untraced"]),
             (vec![ended(4)], vec!["untraced"]),
-            (vec![load(3, 0), load(1, 0)], vec!["uneven", "untraced"]),
-            (vec![load(5, 0), load(3, 0)], vec!["untraced"]),
-            (vec![load(2, 3), load(2, 1)], vec!["uneven", "untraced"]),
-            (vec![load(2, 0), load(1, 0)], vec!["untraced"]),
+            (vec![load(13, 0), load(0, 0)], vec!["untraced"]),
+            (vec![load(19, 0), load(0, 0)], vec!["uneven", "untraced"]),
+            (vec![load(200, 0), load(100, 0)], vec!["untraced"]),
+            (vec![load(2, 19), load(2, 0)], vec!["uneven", "untraced"]),
+            (vec![load(300, 0), load(100, 0)], vec!["uneven", "untraced"]),
             (vec![stuck(4, 0.49)], vec!["seats", "untraced"]),
             (vec![stuck(3, 0.49)], vec!["untraced"]),
             (vec![stuck(4, 0.5)], vec!["untraced"]),
@@ -373,7 +359,11 @@ mod tests {
             because.starts_with("0.30 of a request is preempted since the start (0.05 or more"),
             "{because}"
         );
-        let because = &all(&review(&[load(3, 0), load(1, 0)]))[0].because;
-        assert!(because.starts_with("vllm:num_requests_running is 1.50 times the mean"), "{because}");
+        let because = &all(&review(&[load(300, 0), load(100, 0)]))[0].because;
+        assert!(
+            because.contains("300.0 at the busiest replica and 200.0 in the mean, 1.50 times"),
+            "{because}"
+        );
+        assert!(because.contains("below 200.0 + 3 sqrt(200.0) = 242.4"), "{because}");
     }
 }

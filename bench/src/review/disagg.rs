@@ -12,16 +12,18 @@ use super::counts::{Counter, Counts, Times};
 /// What can be said.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
+    /// Requests that ended.
+    pub requests: f64,
     /// Seconds of requests in prefill.
     pub prefill_seconds: f64,
     /// Seconds of requests in decode.
     pub decode_seconds: f64,
     /// Time over which they were counted, of one replica; `None` where nobody knows.
     pub elapsed: Option<Duration>,
-    /// Replicas, and hit rates now and after routing, where both are known.
+    /// Replicas.
     pub replicas: usize,
-    /// Share of the prefill that is left when the hit rate is what routing can reach: `(1 - reachable) / (1 - now)`.
-    pub left: Option<(f64, f64)>,
+    /// Hit rates now and as routing can reach it, where that is more.
+    pub hit_rates: Option<(f64, f64)>,
     /// Bounds of the time between two tokens: half of all, 99 of 100.
     pub inter_token: Option<(f64, f64)>,
     /// Tokens that came from other caches: there is a connector already.
@@ -62,15 +64,13 @@ impl Estimate {
             );
         }
         let bounds = counts.times(Times::InterToken);
-        let left = |now: f64, reachable: f64| {
-            (now < 1.0 && reachable > now).then(|| (reachable, (1.0 - reachable) / (1.0 - now)))
-        };
         Ok(Self {
+            requests: prefill.count,
             prefill_seconds: prefill.sum,
             decode_seconds: decode.sum,
             elapsed: elapsed.filter(|elapsed| !elapsed.is_zero()),
             replicas,
-            left: counts.hit_rate().zip(reachable).and_then(|(now, reachable)| left(now, reachable)),
+            hit_rates: counts.hit_rate().zip(reachable).filter(|(now, reachable)| reachable > now),
             inter_token: bounds.and_then(|bounds| bounds.at_most(0.5).zip(bounds.at_most(0.99))),
             external_tokens: counts.counter(Counter::ExternalHits).unwrap_or(0.0),
         })
@@ -89,7 +89,12 @@ impl Estimate {
 
     /// The same once prompts are routed by prefix.
     pub fn busy_after(&self) -> Option<f64> {
-        Some(self.busy()? * self.left.map_or(1.0, |(_, left)| left))
+        Some(self.busy()? * self.left().unwrap_or(1.0))
+    }
+
+    /// Share of the prefill that is left when the hit rate is what routing can reach: `(1 - reachable) / (1 - now)`.
+    pub fn left(&self) -> Option<f64> {
+        self.hit_rates.map(|(now, reachable)| (1.0 - reachable) / (1.0 - now))
     }
 
     /// What follows from them.

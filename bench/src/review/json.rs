@@ -68,6 +68,8 @@ struct TimesJson {
 #[derive(Serialize)]
 struct TraceJson<'a> {
     path: &'a str,
+    /// Why it cannot be of the replicas' traffic.
+    unlike: Option<String>,
     requests: usize,
     seconds: f64,
     block_size: usize,
@@ -114,7 +116,7 @@ pub(super) fn text(review: &Review) -> String {
         fleet: figures(&review.since_start),
         fleet_over_interval: review.over.as_ref().map(figures),
         capacity_tokens: review.caches().map(|(_, tokens)| tokens),
-        trace: review.traffic.as_ref().map(trace),
+        trace: review.traffic.as_ref().map(|traffic| trace(traffic, review.unlike())),
         disaggregation: disagg(review),
         advice: review.advice(),
     };
@@ -167,7 +169,7 @@ fn times(histogram: &Histogram) -> TimesJson {
     }
 }
 
-fn trace(traffic: &Traffic) -> TraceJson<'_> {
+fn trace(traffic: &Traffic, unlike: Option<String>) -> TraceJson<'_> {
     let played = traffic.played.as_ref();
     let play = |play: &Play| PlayJson {
         policy: play.report.policy,
@@ -179,6 +181,7 @@ fn trace(traffic: &Traffic) -> TraceJson<'_> {
     };
     TraceJson {
         path: &traffic.path,
+        unlike,
         requests: traffic.requests,
         seconds: traffic.span.0,
         block_size: traffic.block_size,

@@ -32,7 +32,7 @@ pub use source::{Place, Replica, Source};
 
 use disagg::Estimate;
 use replica::Load;
-use traffic::Traffic;
+use traffic::{Played, Traffic};
 
 /// All that is known.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,6 +109,32 @@ impl Review {
         self.basis().0.times(Times::PromptTokens)?.mean()
     }
 
+    /// Why the trace cannot be of the traffic that the replicas count, so that both must not be compared; `None` where nothing
+    /// speaks against it.
+    pub fn unlike(&self) -> Option<String> {
+        let traffic = self.traffic.as_ref()?;
+        if let Some(mean) = self.prompt_mean()
+            && !alike(mean, traffic.mean_prompt())
+        {
+            return Some(format!(
+                "the trace's prompts have {} tokens in the mean and those of the replicas {}, more than a quarter apart",
+                words::whole(traffic.mean_prompt()),
+                words::whole(mean)
+            ));
+        }
+        let (measured, basis) = self.hit_rate()?;
+        (measured > traffic.ceiling() + advice::GAIN_MIN).then(|| {
+            let (measured, ceiling) = (words::percent(measured), words::percent(traffic.ceiling()));
+            format!("the replicas hit {measured} {basis}, and an endless cache only {ceiling} of the trace")
+        })
+    }
+
+    /// The fleet's play of a trace that is of its traffic.
+    pub fn comparable(&self) -> Option<(&Traffic, &Played)> {
+        let traffic = self.traffic.as_ref().filter(|_| self.unlike().is_none())?;
+        Some((traffic, traffic.played.as_ref()?))
+    }
+
     /// A gauge of each replica that has it.
     pub fn loads(&self, of: impl Fn(&Load) -> Option<f64>) -> Vec<f64> {
         self.replicas.iter().filter_map(|replica| of(&replica.snapshot.load)).collect()
@@ -138,8 +164,8 @@ impl Review {
             Basis::Over(interval) => Some(interval),
             Basis::SinceStart => self.up(),
         };
-        let played = self.traffic.as_ref().and_then(|traffic| traffic.played.as_ref());
-        let reachable = played.map(|played| played.best().report.hit_rate);
+        let many = self.comparable().filter(|(_, played)| played.stage.caches > 1);
+        let reachable = many.map(|(_, played)| played.best().report.hit_rate);
         Estimate::of(counts, elapsed, self.replicas.len(), reachable)
     }
 
@@ -153,4 +179,9 @@ impl Review {
     pub fn advice(&self) -> Vec<Advice> {
         advice::all(self)
     }
+}
+
+/// Within a quarter of each other.
+fn alike(one: f64, other: f64) -> bool {
+    one.min(other) / one.max(other) >= 0.75
 }

@@ -16,8 +16,9 @@ pub(super) fn disagg(review: &Review) -> Section {
 
 fn figures(estimate: &Estimate) -> Vec<String> {
     let mut lines = vec![format!(
-        "Requests spent {} in prefill and {} in decode: prefill / (prefill + decode) = {}. Many decodes share a step, \
+        "{} requests spent {} in prefill and {} in decode: prefill / (prefill + decode) = {}. Many decodes share a step, \
          so of the engine's own time prefill has more than that.",
+        whole(estimate.requests),
         span(estimate.prefill_seconds),
         span(estimate.decode_seconds),
         percent(estimate.share())
@@ -30,13 +31,10 @@ fn figures(estimate: &Estimate) -> Vec<String> {
             estimate.replicas
         ));
     }
-    if let Some((reachable, left)) = estimate.left {
-        let after =
-            estimate.busy_after().map_or(String::new(), |after| format!(", which makes it {after:.2}"));
+    if let (Some((now, reachable)), Some(left)) = (estimate.hit_rates, estimate.left()) {
+        let after = estimate.busy_after().map_or(String::new(), |after| format!(": {after:.2} replicas"));
         lines.push(format!(
-            "Routing comes first: at a hit rate of {} prefill falls to (1 - {:.3}) / (1 - now) = {}{after}.",
-            percent(reachable),
-            reachable,
+            "Routing comes first: at the hit rate that the best policy has, (1 - {reachable:.3}) / (1 - {now:.3}) = {} of prefill is left{after}.",
             percent(left)
         ));
     }

@@ -46,7 +46,7 @@ pub(super) fn load(review: &Review) -> Option<Section> {
         [|load| load.running, |load| load.waiting, |load| load.kv_usage];
     let values = figures.map(|figure| review.loads(figure));
     let fleet = row(
-        format!("{}: max/mean", fleet_name(review)),
+        format!("{}: max/mean, then sums", fleet_name(review)),
         values.each_ref().map(|values| spread(values)),
         review.basis().0,
     );

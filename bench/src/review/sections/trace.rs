@@ -33,20 +33,22 @@ fn of_trace(review: &Review, traffic: &Traffic) -> Vec<String> {
         false => "the trace's own lengths",
     };
     let mut lines = vec![format!(
-        "Trace: {} in {}, {:.0} prompt tokens each in the mean ({counted}), in blocks of {}.",
+        "Trace: {} in {}, {} prompt tokens each in the mean ({counted}), in blocks of {}.",
         count(traffic.requests, "request"),
         span(traffic.span.0),
-        traffic.mean_prompt(),
+        whole(traffic.mean_prompt()),
         traffic.block_size
     )];
-    if let Some(mean) = review.prompt_mean() {
-        let verdict = match super::super::advice::alike(mean, traffic.mean_prompt()) {
-            true => "they are alike",
-            false => {
-                "they differ by more than a quarter, so the trace may be of other traffic or counted otherwise: figures below are the trace's"
-            }
-        };
-        lines.push(format!("The replicas' prompts have {mean:.0} tokens in the mean: {verdict}."));
+    match (review.unlike(), review.prompt_mean()) {
+        (Some(unlike), _) => lines.push(format!(
+            "Not of this traffic, or counted otherwise: {unlike}. Nothing is concluded from it."
+        )),
+        (None, Some(mean)) => {
+            lines.push(format!("The replicas' prompts have {} tokens in the mean.", whole(mean)))
+        }
+        (None, None) => lines.push(
+            "Whether it is of this traffic is not known: vllm:request_prompt_tokens is missing.".to_owned(),
+        ),
     }
     let engine = review.replicas.iter().find_map(|replica| replica.snapshot.capacity);
     let engine = engine.map(|capacity| capacity.block_size).filter(|size| *size < traffic.block_size as f64);
@@ -60,6 +62,15 @@ fn of_trace(review: &Review, traffic: &Traffic) -> Vec<String> {
 
 fn plays(section: Section, traffic: &Traffic, played: &Played) -> Section {
     let stage = &played.stage;
+    if stage.caches == 1 {
+        let report = &played.best().report;
+        return section.line(format!(
+            "On the one cache, of {} tokens, any routing has {}: {} of the ceiling (simulated).",
+            whole(stage.cache_tokens),
+            percent(report.hit_rate),
+            percent(report.of_ceiling)
+        ));
+    }
     let head =
         ["policy", "hit rate", "of ceiling", "TTFT p95, of round-robin's", "computed tokens, max/mean"];
     let round_robin = played.round_robin().report.ttft_p95_ms;
@@ -134,16 +145,13 @@ fn working_set(traffic: &Traffic) -> String {
 }
 
 fn against(traffic: &Traffic, caches: usize, tokens: f64) -> String {
-    let share = |of: u64| if of == 0 { NONE.to_owned() } else { percent(tokens / of as f64) };
-    let one = if traffic.shared_tokens == 0 {
-        NONE.to_owned()
-    } else {
-        percent(tokens / caches as f64 / traffic.shared_tokens as f64)
-    };
+    let over =
+        |tokens: f64, of: u64| if of == 0 { NONE.to_owned() } else { format!("{:.2}", tokens / of as f64) };
     format!(
-        "The fleet holds {} of the working set and {} of what comes again, one cache {one} of what comes again.",
-        share(traffic.distinct_tokens),
-        share(traffic.shared_tokens)
+        "Fleet / working set = {}; fleet / what comes again = {}; one cache / what comes again = {}.",
+        over(tokens, traffic.distinct_tokens),
+        over(tokens, traffic.shared_tokens),
+        over(tokens / caches as f64, traffic.shared_tokens)
     )
 }
 
@@ -151,8 +159,8 @@ pub(super) fn reach(review: &Review) -> Option<Section> {
     let section = Section::new("Replicas that each prefix reaches");
     let traffic = review.traffic.as_ref();
     let section = match traffic.and_then(|traffic| traffic.played.as_ref()) {
-        Some(played) => section.lines(reached(played)),
-        None => section,
+        Some(played) if played.stage.caches > 1 => section.lines(reached(played)),
+        _ => section,
     };
     match counters(review, traffic) {
         Some(line) => Some(section.line(line)),
@@ -168,14 +176,15 @@ fn reached(played: &Played) -> Vec<String> {
         plays.push(best);
     }
     let line = |play: &Play| {
-        let reach = play.reach?;
+        let (reach, report) = (play.reach?, &play.report);
+        let groups = match report.groups {
+            0 => String::new(),
+            groups => format!("; {} of {groups} groups or sessions stay on one", report.groups_on_one),
+        };
         Some(format!(
-            "{}: a block that more than one request has is sent to {reach:.2} of {} in the mean (simulated); {} groups or sessions \
-             of {} stay on one.",
-            play.report.policy,
+            "{}: a block that more than one request has is sent to {reach:.2} of {} in the mean (simulated){groups}.",
+            report.policy,
             count(played.stage.caches, "cache"),
-            play.report.groups_on_one,
-            play.report.groups
         ))
     };
     plays.into_iter().filter_map(line).collect()
