@@ -25,6 +25,9 @@ pub const KV_FREE: f64 = 0.5;
 /// Share of the time to the first token that is queueing from which replicas are too few.
 pub const QUEUE_MANY: f64 = 0.5;
 
+/// A gauge of a replica, where it has it.
+type Figure = fn(&Load) -> Option<f64>;
+
 /// A change that a figure asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
@@ -157,7 +160,7 @@ fn room(review: &Review) -> Option<Advice> {
 }
 
 fn uneven(review: &Review) -> Option<Advice> {
-    let figures: [(&str, fn(&Load) -> Option<f64>); 2] = [
+    let figures: [(&str, Figure); 2] = [
         ("vllm:num_requests_waiting", |load| load.waiting),
         ("vllm:num_requests_running", |load| load.running),
     ];
