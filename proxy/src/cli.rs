@@ -93,6 +93,12 @@ enum Command {
         after_help = "Examples:\n  prefixroute disagg --prompt-tokens 8000 --hit-rate 0.5 --explain\n  prefixroute disagg models/llama/config.json --tp 8 --nics 8 --rate 12 --output-tokens 500"
     )]
     Disagg(bench::disagg::DisaggArgs),
+    /// How vLLM replicas use their prefix caches, what they could do, and what to change first
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Examples:\n  prefixroute review http://127.0.0.1:8001 http://127.0.0.1:8002 --trace trace.jsonl\n  prefixroute review a.txt b.txt --markdown"
+    )]
+    Review(bench::review::ReviewArgs),
 }
 
 #[derive(Args)]
@@ -156,6 +162,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Tune(args) => lab::tune(&args),
         #[cfg(feature = "lab")]
         Command::Disagg(args) => lab::disagg(&args),
+        #[cfg(feature = "lab")]
+        Command::Review(args) => lab::review(args),
     }
 }
 
@@ -334,6 +342,7 @@ mod lab {
     use bench::demo::{DemoArgs, DemoError};
     use bench::disagg::{DisaggArgs, DisaggError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
+    use bench::review::ReviewArgs;
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
     use bench::tune::TuneArgs;
@@ -370,6 +379,10 @@ mod lab {
 
     pub(super) fn disagg(args: &DisaggArgs) -> ExitCode {
         ended(bench::disagg::run(args, &mut std::io::stdout()), DisaggError::is_usage)
+    }
+
+    pub(super) fn review(args: ReviewArgs) -> ExitCode {
+        run(bench::review::run(args, &mut std::io::stdout()), |_| false)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use reqwest::Client;
 use tokio::time::Instant;
 
+use crate::prometheus::Page;
+
 /// Time between two looks at the counters.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long one `/metrics` page may take.
@@ -45,7 +47,8 @@ pub enum CountersError {
 impl Counters {
     /// Reads a page of Prometheus text. Several series of one name are added; absent ones are 0.
     pub fn parse(page: &str) -> Self {
-        let sum = |name| page.lines().filter_map(|line| value(line, name)).sum();
+        let page = Page::parse(page);
+        let sum = |name| page.sum(name).unwrap_or(0.0);
         Self {
             query_tokens: sum("vllm:prefix_cache_queries_total"),
             hit_tokens: sum("vllm:prefix_cache_hits_total"),
@@ -73,15 +76,6 @@ impl Counters {
     pub fn hit_rate(&self) -> f64 {
         if self.query_tokens > 0.0 { self.hit_tokens / self.query_tokens } else { 0.0 }
     }
-}
-
-/// The value of a line, if it is a series of `name`. A value that is no number does not count.
-fn value(line: &str, name: &str) -> Option<f64> {
-    let rest = line.strip_prefix(name)?;
-    let labelled = rest.strip_prefix('{').and_then(|labels| labels.rsplit_once('}')).map(|(_, value)| value);
-    let value = labelled.or_else(|| rest.starts_with([' ', '\t']).then_some(rest))?;
-    let value: f64 = value.split_whitespace().next()?.parse().ok()?;
-    value.is_finite().then_some(value)
 }
 
 /// The counters of each server now. `urls` are base addresses; `/metrics` is added.

@@ -95,6 +95,9 @@ pub enum BodyError {
     /// It has no member that could hold one.
     #[error("found none of messages, prompt and input")]
     NoPrompt,
+    /// It has one, and nothing in it.
+    #[error("found a prompt without text")]
+    NoText,
     /// It is no JSON.
     #[error("{0}")]
     Json(String),

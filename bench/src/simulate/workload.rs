@@ -62,6 +62,44 @@ impl Workload {
         Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
     }
 
+    /// The same of those that can be played; the others are returned with what is wrong with them, a prompt without text
+    /// included.
+    pub(crate) fn of_good_bodies(trace: &[TraceRequest], block_size: BlockSize) -> (Self, Vec<PlayError>) {
+        let (mut names, mut arrivals, mut bad) =
+            (Names::default(), Vec::with_capacity(trace.len()), Vec::new());
+        for (number, request) in (1..).zip(trace) {
+            let read = read_body(&request.body, block_size);
+            let read = read.and_then(|read| match read.1.iter().all(|prompt| prompt.tokens == 0) {
+                true => Err(BodyError::NoText),
+                false => Ok(read),
+            });
+            match read {
+                Err(reason) => bad.push(PlayError::Body { number, reason }),
+                Ok((asked, prompts, output_tokens)) => {
+                    let group = Some(names.place(&request.group));
+                    arrivals.push(Arrival { at: request.at, asked, prompts, group, output_tokens });
+                }
+            }
+        }
+        (Self { arrivals, groups: names.names, block_size, demo3: None }, bad)
+    }
+
+    /// Requests that are known by their blocks, those that can be played; the others are returned with what is wrong with
+    /// them. Without a block size it is the smallest power of two that explains the most. Errors: none explains a half.
+    pub(crate) fn of_good_hashes(
+        trace: &[HashedRequest],
+        block_size: Option<BlockSize>,
+    ) -> Result<(Self, Vec<PlayError>), PlayError> {
+        let size = block_size.map_or_else(|| most_explained(trace), Ok)?;
+        let checked = (1..).zip(trace).map(|(number, request)| match request.input_tokens {
+            0 => Err(PlayError::Body { number, reason: BodyError::NoText }),
+            _ => check_count(number, request, size).map(|()| request.clone()),
+        });
+        let (good, bad): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+        let good: Vec<_> = good.into_iter().filter_map(Result::ok).collect();
+        Ok((Self::of_hashes(&good, Some(size))?, bad.into_iter().filter_map(Result::err).collect()))
+    }
+
     /// Requests that are known by their blocks. Without a block size it is the smallest power of two that explains how many
     /// blocks each prompt has. Errors: a request that has not as many blocks as its length makes of that size.
     pub fn of_hashes(trace: &[HashedRequest], block_size: Option<BlockSize>) -> Result<Self, PlayError> {
@@ -104,12 +142,30 @@ impl Workload {
         self.demo3.as_ref().map(|demo3| demo3.cache(capacity_tokens))
     }
 
+    /// The prompts of each request, as an engine sees them.
+    pub(crate) fn prompts(&self) -> impl Iterator<Item = &[Prompt]> {
+        self.arrivals.iter().map(|arrival| arrival.prompts.as_slice())
+    }
+
+    /// From the first request to the last.
+    pub(crate) fn span(&self) -> Seconds {
+        match (self.arrivals.first(), self.arrivals.last()) {
+            (Some(first), Some(last)) => last.at - first.at,
+            _ => Seconds(0.0),
+        }
+    }
+
     /// Tokens of each prompt that one cache without a bound would have: nothing can do better.
     pub(super) fn cached_at_best(&self) -> Vec<usize> {
         if let Some(mut entries) = self.entry_cache(u64::MAX) {
             return (0..self.len()).map(|place| entries.admit(place) as usize).collect();
         }
-        let mut cache = BlockCache::new(usize::MAX, self.block_size, EvictionOrder::TailFirst);
+        self.cached_by_one(usize::MAX)
+    }
+
+    /// Tokens of each prompt that one cache of so many blocks would have, evicting in vLLM's order.
+    pub(crate) fn cached_by_one(&self, capacity_blocks: usize) -> Vec<usize> {
+        let mut cache = BlockCache::new(capacity_blocks, self.block_size, EvictionOrder::TailFirst);
         let cached = |arrival: &Arrival| arrival.prompts.iter().map(|prompt| cache.admit(prompt)).sum();
         self.arrivals.iter().map(cached).collect()
     }
@@ -192,22 +248,31 @@ fn block_hash(id: u64) -> BlockHash {
 
 /// The smallest power of two that explains every request.
 fn inferred(trace: &[HashedRequest]) -> Result<BlockSize, PlayError> {
+    block_sizes().find(|&size| check_counts(trace, size).is_ok()).ok_or(PlayError::NoBlockSize)
+}
+
+/// The smallest power of two that explains the most requests, and half of them at least.
+fn most_explained(trace: &[HashedRequest]) -> Result<BlockSize, PlayError> {
+    let explained = |size| trace.iter().filter(|request| check_count(1, request, size).is_ok()).count();
+    // Of equal counts `max_by_key` takes the last.
+    let sizes: Vec<_> = block_sizes().map(|size| (size, explained(size))).collect();
+    let best = sizes.into_iter().rev().max_by_key(|(_, count)| *count);
+    best.filter(|(_, count)| count * 2 >= trace.len()).map(|(size, _)| size).ok_or(PlayError::NoBlockSize)
+}
+
+fn block_sizes() -> impl Iterator<Item = BlockSize> {
     let powers = std::iter::successors(Some(1), |size: &i64| Some(size * 2));
-    let mut sizes =
-        powers.take_while(|&size| size <= BLOCK_TOKENS_MAX).filter_map(|size| BlockSize::new(size).ok());
-    sizes.find(|&size| check_counts(trace, size).is_ok()).ok_or(PlayError::NoBlockSize)
+    powers.take_while(|&size| size <= BLOCK_TOKENS_MAX).filter_map(|size| BlockSize::new(size).ok())
 }
 
 fn check_counts(trace: &[HashedRequest], size: BlockSize) -> Result<(), PlayError> {
-    for (number, request) in (1..).zip(trace) {
-        let (found, wanted) =
-            (request.hash_ids.len(), (request.input_tokens as usize).div_ceil(size.tokens()));
-        if found != wanted {
-            let (tokens, size) = (request.input_tokens, size.tokens());
-            return Err(PlayError::BlockCount { number, found, wanted, tokens, size });
-        }
-    }
-    Ok(())
+    (1..).zip(trace).try_for_each(|(number, request)| check_count(number, request, size))
+}
+
+fn check_count(number: usize, request: &HashedRequest, size: BlockSize) -> Result<(), PlayError> {
+    let (found, wanted) = (request.hash_ids.len(), (request.input_tokens as usize).div_ceil(size.tokens()));
+    let (tokens, size) = (request.input_tokens, size.tokens());
+    if found == wanted { Ok(()) } else { Err(PlayError::BlockCount { number, found, wanted, tokens, size }) }
 }
 
 #[cfg(test)]
@@ -255,6 +320,35 @@ mod tests {
         assert_eq!(workload.cached_at_best(), [0, 64, 128, 64]);
         assert_eq!(workload.arrivals[3].prompts[0].blocks.len(), 1);
         assert_eq!((workload.arrivals[0].group, workload.groups.len()), (Some(0), 1));
+    }
+
+    #[test]
+    fn what_cannot_be_played_is_left_out_and_said() {
+        let body =
+            |body: &str| TraceRequest { at: Seconds(0.0), group: "g".to_owned(), body: body.to_owned() };
+        let trace = [r#"{"prompt":"a b"}"#, r#"{"model":"m"}"#, r#"{"messages":[{"content":""}]}"#].map(body);
+        let (workload, bad) = Workload::of_good_bodies(&trace, BlockSize::ENGINE);
+        let bad: Vec<_> = bad.iter().map(ToString::to_string).collect();
+        let want =
+            ["request 2: found none of messages, prompt and input", "request 3: found a prompt without text"];
+        assert_eq!((workload.len(), bad), (1, want.map(str::to_owned).to_vec()));
+
+        let trace = [request(100, 0..2), request(0, 0..0), request(100, 0..0), request(64, 0..1)];
+        let (workload, bad) = Workload::of_good_hashes(&trace, None).unwrap();
+        let bad: Vec<_> = bad.iter().map(ToString::to_string).collect();
+        let want = "request 3: found 0 hash ids, wanted 2 for 100 tokens in blocks of 64";
+        assert_eq!((workload.len(), bad.len(), bad[1].as_str()), (2, 2, want));
+        let nonsense = [request(100, 0..2), request(100, 0..3), request(100, 0..5)];
+        assert_eq!(Workload::of_good_hashes(&nonsense, None).unwrap_err(), PlayError::NoBlockSize);
+    }
+
+    #[test]
+    fn one_cache_of_some_blocks_has_what_is_left_in_it() {
+        let trace = [request(128, 0..2), request(128, 2..4), request(129, 0..3)];
+        let workload = Workload::of_hashes(&trace, Some(BlockSize::new(64).unwrap())).unwrap();
+        assert_eq!(workload.cached_by_one(4), [0, 0, 128]);
+        assert_eq!(workload.cached_by_one(3), [0, 0, 64]);
+        assert_eq!(workload.prompts().map(|prompts| prompts[0].blocks.len()).collect::<Vec<_>>(), [2, 2, 2]);
     }
 
     #[test]
