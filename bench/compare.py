@@ -12,6 +12,7 @@ progress to standard error. All loads go to loopback and end by themselves. Exit
 import argparse
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
@@ -59,6 +60,15 @@ def facts(found, options, bench):
         "tools": tools, "options": {key: getattr(options, key) for key in ("rounds", "seconds", "connections", "replicas", "slo_ms", "seed")},
         "proxies": {one.kind.name: {"version": one.version, "rule": one.kind.rule, "note": one.kind.note} for one in found},
         "systems": {size: load.Case(size, "mixed").systems() for size in options.sizes}, "hot": load.HOT}
+
+
+def finite(value):
+    """JSON has no infinity: what never came is null."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse(arguments=None):
@@ -163,7 +173,7 @@ def main():
     page = {"facts": facts(found, options, bench), "skipped": missing, "errors": bench.errors, "others_cpus": report.spread(bench.others),
             "standing": bench.stands, "records": bench.records}
     page["medians"] = report.medians(bench.records)
-    texts = {"compare.md": report.markdown(page), "compare.json": json.dumps(page, indent=1, allow_nan=False, default=str)}
+    texts = {"compare.md": report.markdown(page), "compare.json": json.dumps(finite(page), indent=1, allow_nan=False)}
     if options.out:
         for name, text in texts.items():
             (folder / name).write_text(text + "\n")

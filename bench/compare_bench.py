@@ -21,10 +21,14 @@ WAVE_SPREAD_SECONDS = 0.3
 
 
 class Live:
-    """A proxy that runs, or with no process the engine itself: what generator and engine make of it alone."""
+    """A proxy that runs, or with no process the engines themselves: what generator and engines make of it alone."""
 
-    def __init__(self, name, port, process=None, admin=None):
-        self.name, self.port, self.process, self.admin = name, port, process, admin
+    def __init__(self, name, ports, process=None, admin=None):
+        self.name, self.ports, self.process, self.admin = name, ports, process, admin
+
+    @property
+    def port(self):
+        return self.ports[0]
 
     def cpu_seconds(self):
         return cost.cpu_seconds(self.process.pid) if self.process else 0.0
@@ -63,7 +67,7 @@ class Bench:
 
     def start(self, engines):
         """Starts all proxies before these engines; one that does not pass a request on is left out from then on."""
-        self.live = [Live("direct", engines[0])]
+        self.live = [Live("direct", engines)]
         for found in self.found:
             place = proxies.Place(self.fleet.folder, self.fleet.port(), (self.fleet.port(), self.fleet.port()), tuple(engines),
                                   self.proxy_cpu)
@@ -75,7 +79,7 @@ class Bench:
             if wrong:
                 self.note(f"{found.kind.name}: {wrong}; see its log in --out")
             else:
-                self.live.append(Live(found.kind.name, place.port, process, admin))
+                self.live.append(Live(found.kind.name, [place.port], process, admin))
 
     def stop(self):
         """SIGINT, at which pingora does not wait; what is left in 20 s is killed."""
@@ -189,8 +193,8 @@ class Bench:
             reloads.wait_for(port)
         self.start(ports)
         case = f"{options.streams} streams of {options.tokens} tokens"
-        wave = lambda live, run: load.streams(live.port, run, options.streams, options.tokens, WAVE_SPREAD_SECONDS)
-        for number in range(0 if not options.quick else 1, options.rounds + 1):
+        wave = lambda live, run: load.streams(live.ports, run, options.streams, options.tokens, WAVE_SPREAD_SECONDS)
+        for number in range(options.rounds + 1):
             self.round(number, "streams", case, wave)
         self.records = [record for record in self.records if record["round"]]  # the first wave warms up
         self.stop()

@@ -267,14 +267,15 @@ async def one_stream(port, number, run, tokens, delay):
     return (began, answer), stream_fault(answer.body, tokens)
 
 
-async def wave(port, run, streams, tokens, spread):
-    """Streams side by side, their beginnings spread over so many seconds."""
-    return await asyncio.gather(*(one_stream(port, number, run, tokens, spread * number / streams) for number in range(streams)))
+async def wave(ports, run, streams, tokens, spread):
+    """Streams side by side, in turn at all ports, their beginnings spread over so many seconds."""
+    return await asyncio.gather(*(one_stream(ports[number % len(ports)], number, run, tokens, spread * number / streams)
+                                  for number in range(streams)))
 
 
-def streams(port, run, count, tokens, spread):
+def streams(ports, run, count, tokens, spread):
     """One wave of streams: first byte, whole time and gaps, in ms; every event of each is judged."""
-    found = asyncio.run(wave(port, run, count, tokens, spread))
+    found = asyncio.run(wave(ports, run, count, tokens, spread))
     faults = collections.Counter(fault for _, fault in found if fault)
     whole = [answer for answer, fault in found if not fault]
     first = sorted(answer.first_byte * 1e3 for _, answer in whole)

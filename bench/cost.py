@@ -10,6 +10,7 @@ The order is reversed every round; the figure is the median of the rounds. All l
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -122,15 +123,20 @@ def tree(pid):
     """A process and all that descend from it (nginx's worker)."""
     found = [pid]
     for one in found:
-        for task in pathlib.Path(f"/proc/{one}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            for task in pathlib.Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
     return found
 
 
 def cpu_seconds(pid):
     """CPU time of a process and all that descend from it."""
-    fields = lambda pid: pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return sum((int(fields(one)[11]) + int(fields(one)[12])) / TICK for one in tree(pid))
+    ticks = 0
+    for one in tree(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICK
 
 
 def load(port, script, seconds, connections):
