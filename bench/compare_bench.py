@@ -121,8 +121,8 @@ class Bench:
             record["cpu_us"] = used / units * 1e6
         self.records.append(record)
         if figures["faults"]:
-            self.note(f"{live.name}, {case}, round {number}: does not count: "
-                      + ", ".join(f"{count:,} {fault}" for fault, count in figures["faults"].items()))
+            self.note(f"{live.name}, {case}, {f'round {number}' if number else 'warm-up'}: {'counts as' if section == 'rate' else 'does not count:'} "
+                      + ", ".join(f"{count:,} × {fault}" for fault, count in figures["faults"].items()))
         self.others.append((machine_busy() - busy - (self.ours() - ours)) / (time.monotonic() - began))
 
     def round(self, number, section, case, run):

@@ -95,7 +95,7 @@ def progress(records, section, case, turn):
     key = {"load": "cpu_us", "rate": "p50_ms", "streams": "cpu_us"}[section]
     rows = [record for record in records if (record["section"], record["case"], record["round"]) == (section, case, turn)]
     unit = "ms" if key == "p50_ms" else "us"
-    return ", ".join(f"{record['proxy']} {number(record[key])}" for record in rows if key in record) + f" {unit}"
+    return ", ".join(f"{record['proxy']} {number(record[key])}" for record in rows if key in record and counts(record)) + f" {unit}"
 
 
 def table(head, rows):

@@ -105,7 +105,7 @@ class Judging(unittest.TestCase):
         whole = stream(20)
         self.assertEqual(load.stream_fault(b"".join(whole) + DONE, 20), "")
         for what, events in {
-            "a token is missing": whole[:5] + whole[6:] + [DONE], "no [DONE]": whole, "two in the wrong order": [*whole[:4], whole[5], whole[4], *whole[6:], DONE],
+            "a token is missing": whole[:5] + whole[6:] + [DONE], "no [DONE]": [*whole, event("")], "two in the wrong order": [*whole[:4], whole[5], whole[4], *whole[6:], DONE],
             "one twice": whole[:3] + whole[2:] + [DONE], "no JSON": [*whole, b"data: {\n\n", DONE], "nothing": [],
         }.items():
             self.assertNotEqual(load.stream_fault(b"".join(events), 20), "", what)
