@@ -10,6 +10,7 @@ The order is reversed every round; the figure is the median of the rounds. All l
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -66,15 +67,28 @@ end
     return script
 
 
-def nginx(folder, name, cpu, http):
-    config = folder / f"{name}.conf"
-    config.write_text(f"""worker_processes 1; worker_cpu_affinity {cpu}; pid {folder}/{name}.pid; daemon off;
+def nginx_config(folder, name, cpu, http):
+    """The text of a configuration with one worker; `cpu` is nginx's mask."""
+    return f"""worker_processes 1; worker_cpu_affinity {cpu}; pid {folder}/{name}.pid; daemon off;
 error_log {folder}/{name}.log error;
 events {{ worker_connections 4096; }}
 http {{ access_log off; client_max_body_size 64m; client_body_buffer_size 1m; keepalive_requests 100000000;
 client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder};
 scgi_temp_path {folder};
-{http} }}""")
+{http} }}"""
+
+
+def nginx_pass(port, ports):
+    """The part of that text that passes requests on: connections to replicas kept, answers not held back."""
+    upstreams = "".join(f"server 127.0.0.1:{port};" for port in ports)
+    return f"""upstream replicas {{ {upstreams} keepalive 64; keepalive_requests 100000000; }}
+server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://replicas; proxy_http_version 1.1;
+proxy_set_header Connection ""; proxy_buffering off; }} }}"""
+
+
+def nginx(folder, name, cpu, http):
+    config = folder / f"{name}.conf"
+    config.write_text(nginx_config(folder, name, cpu, http))
     return subprocess.Popen(["nginx", "-e", str(folder / "start.log"), "-c", str(config)])
 
 
@@ -92,11 +106,8 @@ def proxies(folder, ports):
     """Name, port and command of each proxy."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     baseline = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "bench/baseline/target"))
-    upstreams = "".join(f"server 127.0.0.1:{port};" for port in ports)
     listen = {name: free_port() for name in ("nginx", "ProxyHttp", "prefixroute")}
-    http = f"""upstream replicas {{ {upstreams} keepalive 64; keepalive_requests 100000000; }}
-server {{ listen 127.0.0.1:{listen["nginx"]}; location / {{ proxy_pass http://replicas; proxy_http_version 1.1;
-proxy_set_header Connection ""; proxy_buffering off; }} }}"""
+    http = nginx_pass(listen["nginx"], ports)
     endpoints = [f"--endpoint=r{place}=http://127.0.0.1:{port}" for place, port in enumerate(ports)]
     one = dict(os.environ, TOKIO_WORKER_THREADS="1")
     yield "nginx", listen["nginx"], nginx(folder, "proxy", "01", http)
@@ -108,11 +119,24 @@ proxy_set_header Connection ""; proxy_buffering off; }} }}"""
          f"--admin=127.0.0.1:{free_port()}"] + endpoints, env=one, stderr=subprocess.DEVNULL)
 
 
+def tree(pid):
+    """A process and all that descend from it (nginx's worker)."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            for task in pathlib.Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def cpu_seconds(pid):
-    """CPU time of a process and its children (nginx's worker)."""
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    fields = lambda pid: pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return sum((int(fields(one)[11]) + int(fields(one)[12])) / TICK for one in [str(pid), *children])
+    """CPU time of a process and all that descend from it."""
+    ticks = 0
+    for one in tree(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            fields = pathlib.Path(f"/proc/{one}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICK
 
 
 def load(port, script, seconds, connections):

@@ -63,6 +63,7 @@ ROUTERS_ERROR, ENGINES_ERROR = "router's error", "engine's error"
 
 class Connection(asyncio.Protocol):
     """A client's connection: one request at a time, its answer read as it comes."""
+    answers = None  # the class of answers, `Answer`
 
     def __init__(self):
         self.answer = self.transport = None
@@ -88,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     async def ask(self, head, body):
         """Sends a request and waits until its answer has ended, one way or another."""
-        self.answer = Answer()
+        self.answer = (self.answers or Answer)()
         answer = self.answer
         self.transport.write(head + body)
         if self.closed:
