@@ -75,6 +75,11 @@ impl Counters {
     }
 }
 
+/// The sum of all series of that name on a page of Prometheus text; none where the page has no such series.
+pub(crate) fn series(page: &str, name: &str) -> Option<f64> {
+    page.lines().filter_map(|line| value(line, name)).reduce(|sum, one| sum + one)
+}
+
 /// The value of a line, if it is a series of `name`. A value that is no number does not count.
 fn value(line: &str, name: &str) -> Option<f64> {
     let rest = line.strip_prefix(name)?;

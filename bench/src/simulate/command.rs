@@ -73,7 +73,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
     let runs = runs.map_err(|reason| unplayable(args, reason))?;
     let text = match args.json {
         true => json(&workload, &skipped, &options, &runs),
-        false => skipped_text(&skipped) + &text(&runs, columns),
+        false => skipped.text() + &text(&runs, columns),
     };
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -112,16 +112,6 @@ fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {
 fn progress_bar(requests: usize) -> ProgressBar {
     let requests = requests as u64;
     if requests < REQUESTS_WITH_PROGRESS { ProgressBar::hidden() } else { ProgressBar::new(requests) }
-}
-
-/// What was left out of the trace.
-fn skipped_text(skipped: &Skipped) -> String {
-    if skipped.lines == 0 {
-        return String::new();
-    }
-    let reasons: String = skipped.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
-    let lines = if skipped.lines == 1 { "line" } else { "lines" };
-    format!("{} bad {lines} left out, the first of them:\n{reasons}\n", skipped.lines)
 }
 
 fn text(runs: &[Run], columns: Columns) -> String {
