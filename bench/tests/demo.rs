@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use bench::demo::{self, DemoArgs, Router, RouterError, RunningRouter};
 use bench::engine::{ReplicaOptions, Seconds, Timing};
 use bench::fake_server::{FakeServer, FakeServerOptions};
-use bench::replay::counters::{self, Counters};
 use bench::replay::body::Edits;
+use bench::replay::counters::{self, Counters};
 use bench::replay::{self, Pace, Plan, Record, Target, report};
 use bench::trace::{TraceOptions, TraceRequest, file, generate};
 
@@ -74,7 +74,8 @@ async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
     let (name, url) = &route.endpoints[route.pick(&body)];
     let request = route.client.post(format!("{url}/v1/chat/completions"));
     let upstream = request.header("content-type", "application/json").body(body).send().await.unwrap();
-    let head = [("x-prefixroute-endpoint", name.clone())];
+    let kind = upstream.headers()["content-type"].to_str().unwrap().to_owned();
+    let head = [("x-prefixroute-endpoint", name.clone()), ("content-type", kind)];
     (upstream.status(), head, Body::from_stream(upstream.bytes_stream())).into_response()
 }
 
@@ -147,7 +148,10 @@ async fn usage_and_counters_agree_on_what_was_cached() {
         let cached: u64 = records.iter().filter_map(|record| record.cached_tokens).sum();
         assert_eq!(cached, hits as u64, "stream {stream}");
         assert!(records.iter().all(|record| record.prompt_tokens == Some(221)));
-        assert!(records.iter().all(|record| record.ttft.is_some() == stream), "who is answered whole sees no first token");
+        assert!(
+            records.iter().all(|record| record.ttft.is_some() == stream),
+            "who is answered whole sees no first token"
+        );
     }
 }
 

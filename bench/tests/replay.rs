@@ -23,6 +23,7 @@ use futures_util::stream;
 use picker::hash::BlockSize;
 use picker::policy::Policy;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Barrier;
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -148,8 +149,11 @@ async fn nobody() -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_are_compared_on_cold_caches() {
     let servers = [with_room(16, 64).await, with_room(16, 64).await, with_room(16, 64).await];
-    let flags: String =
-        servers.iter().zip(["a", "b", "c"]).map(|(one, name)| format!(" --server {name}={}", one.url())).collect();
+    let flags: String = servers
+        .iter()
+        .zip(["a", "b", "c"])
+        .map(|(one, name)| format!(" --server {name}={}", one.url()))
+        .collect();
     let trace = default_trace();
     let found = json(&trace.0, &format!("--compare prefix,round-robin {flags}")).await;
     let [prefix, round_robin] = [0, 1].map(|place| &found["lanes"][place]);
@@ -160,7 +164,10 @@ async fn policies_are_compared_on_cold_caches() {
         }
         assert_eq!(figures["groups_on_one"], figures["groups"]);
     }
-    assert_eq!((&prefix["requests"], &prefix["groups"], &prefix["failed"]), (&128.into(), &16.into(), &0.into()));
+    assert_eq!(
+        (&prefix["requests"], &prefix["groups"], &prefix["failed"]),
+        (&128.into(), &16.into(), &0.into())
+    );
     assert_eq!(prefix["endpoints"], serde_json::json!({"a": 48, "b": 48, "c": 32}), "{prefix}");
     assert!(share(round_robin, "cached_share") < 0.5, "{round_robin}");
     assert_eq!(share(round_robin, "cached_share"), share(round_robin, "server_hit_rate"));
@@ -178,7 +185,8 @@ async fn policies_are_compared_on_cold_caches() {
 async fn one_lane_is_told_at_length() {
     let server = fast(16).await;
     let (trace, url) = (default_trace(), server.url());
-    let flags = format!("--url {url} --server s={url} --clients 1 --slo-ttft 60s --slo-tpot 1s --slo-latency 60s");
+    let flags =
+        format!("--url {url} --server s={url} --clients 1 --slo-ttft 60s --slo-tpot 1s --slo-latency 60s");
     let (text, result) = replay(&trace.0, &flags).await;
     assert!(result.is_ok());
     let has = |line: &str| assert!(text.contains(line), "{line:?} in\n{text}");
@@ -188,7 +196,8 @@ async fn one_lane_is_told_at_length() {
     has("no answer names its endpoint (x-prefixroute-endpoint)\n");
     has("good: 64 of 64 (100.0 %), ");
     has(" a second: first token within 60.0 s, token to token within 1000 ms, whole answer within 60.0 s\n");
-    let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    let row =
+        |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
     assert!(row("s ").ends_with("76.0 %        10752            14144"), "{text}");
     assert!(row("first token").contains(" ms"));
     let again = json(&trace.0, &format!("--url {url} --salt other")).await;
@@ -197,7 +206,10 @@ async fn one_lane_is_told_at_length() {
     assert_eq!(again["lanes"][0]["cached_tokens"], 64 * 208, "no salt is warm");
     assert_eq!(again["cache_salt"], Value::Null);
     let whole = json(&trace.0, &format!("--url {url} --no-stream")).await;
-    assert_eq!((&whole["lanes"][0]["ttft_ms"]["count"], &whole["lanes"][0]["failed"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&whole["lanes"][0]["ttft_ms"]["count"], &whole["lanes"][0]["failed"]),
+        (&0.into(), &0.into())
+    );
     assert_eq!(whole["lanes"][0]["cached_tokens"], 64 * 208);
 }
 
@@ -237,18 +249,18 @@ fn simulated(requests: &[hashed::HashedRequest]) -> u64 {
 /// Misbehaves as the model says that is asked for, and says its counters from a list.
 async fn answer(headers: HeaderMap, body: Bytes) -> Response {
     let body: Value = serde_json::from_slice(&body).unwrap();
+    let header = |name| headers.get(name).map_or("", |value| value.to_str().unwrap());
     let event = |text: &str| Ok::<_, std::io::Error>(format!("data: {text}\n\n"));
     let token = event(r#"{"choices":[{"delta":{"content":"a"}}]}"#);
     let kind = [("content-type", "text/event-stream; charset=utf-8"), ("x-prefixroute-endpoint", "e")];
     let streamed = |events: Vec<_>| (kind, Body::from_stream(stream::iter(events))).into_response();
     match body["model"].as_str().unwrap() {
         "busy" => (StatusCode::SERVICE_UNAVAILABLE, r#"{"error":{"message":"come again"}}"#).into_response(),
-        "cut" => streamed(vec![token, Err(std::io::Error::other("gone"))]),
         "no-end" => streamed(vec![token]),
         "error" => streamed(vec![token, event(r#"{"error":{"message":"out of memory"}}"#)]),
         "slow" => std::future::pending().await,
-        "key" if headers["authorization"] != "Bearer sk-secret" => StatusCode::UNAUTHORIZED.into_response(),
-        "session" if headers["x-session-id"] != "s-1" => StatusCode::BAD_REQUEST.into_response(),
+        "key" if header("authorization") != "Bearer sk-secret" => StatusCode::UNAUTHORIZED.into_response(),
+        "session" if header("x-session-id") != "s-1" => StatusCode::BAD_REQUEST.into_response(),
         _ => streamed(vec![token, event("[DONE]")]),
     }
 }
@@ -268,22 +280,56 @@ fn bodies(models: &[&str]) -> File {
 
 #[tokio::test]
 async fn failures_are_counted_by_kind_and_the_rest_is_told() {
-    let trace = bodies(&["good", "busy", "busy", "cut", "no-end", "error", "slow"]);
+    let trace = bodies(&["good", "busy", "busy", "no-end", "no-end", "error", "slow"]);
     let url = stub().await;
     let found = json(&trace.0, &format!("--url {url} --timeout 1s")).await;
     let lane = &found["lanes"][0];
-    let kinds: Vec<(&str, u64, &str)> = lane["failures"].as_array().unwrap().iter().map(|one| {
-        (one["kind"].as_str().unwrap(), one["count"].as_u64().unwrap(), one["first"].as_str().unwrap())
-    }).collect();
+    let kinds: Vec<(&str, u64, &str)> = lane["failures"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (one["kind"].as_str().unwrap(), one["count"].as_u64().unwrap(), one["first"].as_str().unwrap())
+        })
+        .collect();
     assert_eq!(kinds.len(), 4, "{kinds:?}");
     let (kind, count, first) = kinds[0];
     assert_eq!((kind, count), ("timeout", 1), "{first}");
     assert_eq!(kinds[1], ("status 503", 2, "status 503 Service Unavailable: come again"));
-    assert_eq!((kinds[2].0, kinds[2].1), ("cut off", 2), "broken, and without an end");
+    assert_eq!((kinds[2].0, kinds[2].1), ("cut off", 2), "without an end");
     assert_eq!(kinds[3], ("error in stream", 1, "the answer says: out of memory"));
     assert_eq!((&lane["failed"], &lane["latency_ms"]["count"]), (&6.into(), &1.into()));
     let (text, _) = replay(&trace.0, &format!("--url {url} --timeout 1s")).await;
-    assert!(text.contains("2 failed: status 503; the first: status 503 Service Unavailable: come again\n"), "{text}");
+    assert!(
+        text.contains("2 failed: status 503; the first: status 503 Service Unavailable: come again\n"),
+        "{text}"
+    );
+}
+
+/// Reads a request whole, says that and closes.
+async fn says(answer: &'static str) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                connection.read_buf(&mut request).await.unwrap();
+            }
+            connection.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn answers_that_break_off_and_that_never_begin_are_told_apart() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 999\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
+    for (answer, kind) in [(head, "cut off"), ("", "no answer"), ("HTTP/1.1 200", "no answer")] {
+        let (text, result) = replay(&bodies(&["m"]).0, &format!("--url {}", says(answer).await)).await;
+        assert!(text.contains(&format!("\n1 failed: {kind}; the first: ")) && result.is_err(), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -291,7 +337,10 @@ async fn who_reaches_nobody_has_failed() {
     let (text, result) = replay(&bodies(&["a", "b"]).0, &format!("--url {}", nobody().await)).await;
     assert!(text.contains("2 failed: refused; the first: "), "{text}");
     let error = result.unwrap_err();
-    assert_eq!((error.to_string().as_str(), error.is_usage()), ("none of the 2 requests was answered", false));
+    assert_eq!(
+        (error.to_string().as_str(), error.is_usage()),
+        ("none of the 2 requests was answered", false)
+    );
 }
 
 /// A page of counters that fall at every look.
@@ -311,7 +360,8 @@ async fn servers_that_cannot_be_counted_are_told_and_the_rest_still_counts() {
     );
     let (text, result) = replay(&default_trace().0, &format!("{flags} --clients 1")).await;
     assert!(result.is_ok());
-    let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{text}"));
+    let line =
+        |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(
         line("server other: "),
         "server other: found no vllm:prefix_cache_queries_total on its /metrics, wanted an engine that counts its prefix cache"
@@ -344,7 +394,8 @@ async fn counters_that_never_cover_what_was_sent_are_told() {
 async fn keys_and_sessions_are_sent_and_keys_are_not_told() {
     let key = File::new("sk-secret\n");
     let url = stub().await;
-    let (text, result) = replay(&bodies(&["key"]).0, &format!("--url {url} --key file:{}", key.0.display())).await;
+    let (text, result) =
+        replay(&bodies(&["key"]).0, &format!("--url {url} --key file:{}", key.0.display())).await;
     assert!(result.is_ok() && !text.contains("secret"), "{text}");
     let (text, _) = replay(&bodies(&["key"]).0, &format!("--url {url}")).await;
     assert!(text.contains("1 failed: status 401"), "{text}");
@@ -369,14 +420,18 @@ async fn bad_traces_are_refused_or_skipped() {
     let odd = r#"{"timestamp":0,"input_length":900,"output_length":7,"hash_ids":[0]}"#;
     let (_, result) = replay(&File::new(odd).0, &format!("--url {url} --block-size 16")).await;
     let error = result.unwrap_err().to_string();
-    assert!(error.ends_with("request 1: found 1 hash ids, wanted 57 for 900 tokens in blocks of 16"), "{error}");
+    assert!(
+        error.ends_with("request 1: found 1 hash ids, wanted 57 for 900 tokens in blocks of 16"),
+        "{error}"
+    );
 }
 
 async fn sent(requests: usize, url: &str, pace: Pace) -> Vec<Record> {
     let body = r#"{"model":"m","messages":[]}"#.to_owned();
     let request = TraceRequest { at: Seconds(0.0), group: "g".to_owned(), body };
     let plan = Plan::of_bodies(vec![request; requests], Edits::default());
-    let sent = replay::collect(&Arc::new(plan), &Arc::new(Target::of(url)), pace, &|_| {});
+    let (plan, target) = (Arc::new(plan), Arc::new(Target::of(url)));
+    let sent = replay::collect(&plan, &target, pace, &|_| {});
     tokio::time::timeout(DEADLINE, sent).await.unwrap().unwrap()
 }
 
@@ -424,9 +479,6 @@ async fn records_come_in_the_order_of_the_trace() {
     let pace = Pace::Open { speed: 1.0, in_flight_max: 8 };
     let target = Target::of(&server.url());
     let records = replay::collect(&Arc::new(plan), &Arc::new(target), pace, &|_| {}).await.unwrap();
-    let groups = |of: Vec<Option<String>>| of;
-    assert_eq!(
-        groups(records.into_iter().map(|record| record.group).collect()),
-        groups(trace.into_iter().map(|request| Some(request.group)).collect())
-    );
+    let came: Vec<_> = records.into_iter().filter_map(|record| record.group).collect();
+    assert_eq!(came, trace.into_iter().map(|request| request.group).collect::<Vec<_>>());
 }

@@ -8,8 +8,8 @@ use super::table::Row;
 use super::{DemoError, REPLICAS, Router, RunningRouter};
 use crate::fake_server::{FakeServer, FakeServerOptions, RunningFakeServer};
 use crate::prompt::{Api, token_ids};
-use crate::replay::counters::{self, Counters};
 use crate::replay::body::Edits;
+use crate::replay::counters::{self, Counters};
 use crate::replay::{self, Pace, Plan, Record, Target, report};
 use crate::trace::TraceRequest;
 

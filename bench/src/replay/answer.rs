@@ -14,7 +14,8 @@ const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Letters that are kept of an error.
 const ERROR_LETTERS_MAX: usize = 160;
 /// Ends of streams, by the type of the event.
-const LAST_EVENTS: [&str; 4] = ["response.completed", "response.incomplete", "response.failed", "message_stop"];
+const LAST_EVENTS: [&str; 4] =
+    ["response.completed", "response.incomplete", "response.failed", "message_stop"];
 
 /// What an answer says that it used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +187,8 @@ struct Details {
 
 impl Said {
     fn has_token(&self) -> bool {
-        let by_kind = self.kind.as_deref().is_some_and(|kind| kind.ends_with("delta") && kind != "message_delta");
+        let by_kind =
+            self.kind.as_deref().is_some_and(|kind| kind.ends_with("delta") && kind != "message_delta");
         by_kind || self.choices.iter().any(Choice::has_token)
     }
 }

@@ -64,14 +64,26 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Trace")]
     pub block_size: Option<i64>,
     /// Tokens that the engine makes of a word of hash_ids' text: 1 for fake-server, about 1 for common models
-    #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Trace")]
+    #[arg(
+        long,
+        value_name = "F",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Trace"
+    )]
     pub tokens_per_word: f64,
     /// API for hash_ids: a chat has the tokens of its template besides
     #[arg(long, value_enum, default_value_t = HashedApi::Chat, help_heading = "Trace")]
     pub api: HashedApi,
 
     /// Divide all times of the trace by X
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, help_heading = "Load")]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Load"
+    )]
     pub speed: f64,
     /// Requests under way at most; those beyond wait, and their waiting counts
     #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Load")]
@@ -234,11 +246,15 @@ impl ReplayArgs {
     pub(super) fn authorization(&self) -> Result<Option<HeaderValue>, ReplayError> {
         let Some(reference) = &self.key else { return Ok(None) };
         let key = match reference.split_once(':') {
-            Some(("env", name)) => std::env::var(name).map_err(|error| wrong("--key", error, "a variable with a key"))?,
+            Some(("env", name)) => {
+                std::env::var(name).map_err(|error| wrong("--key", error, "a variable with a key"))?
+            }
             Some(("file", path)) => {
                 std::fs::read_to_string(path).map_err(|error| wrong("--key", error, "a file with a key"))?
             }
-            _ => return Err(ReplayError::Option("--key: wanted env:NAME or file:PATH, not a key".to_owned())),
+            _ => {
+                return Err(ReplayError::Option("--key: wanted env:NAME or file:PATH, not a key".to_owned()));
+            }
         };
         let mut value = HeaderValue::try_from(format!("Bearer {}", key.trim()))
             .map_err(|_| wrong("--key", "letters that no header may have", "a key"))?;
@@ -339,16 +355,19 @@ mod tests {
             ("--url http://a --max-tokens 0", "--max-tokens: found 0, wanted at least 1"),
             ("--url http://a --tokens-per-word -1", "--tokens-per-word: found -1, wanted a number above 0"),
             ("--url http://a --block-size 0", "--block-size: block size must be positive, got 0"),
-            ("--url https://a", "--url: found https://a, wanted a base address such as http://127.0.0.1:8080"),
             (
-                "--url a:80",
-                "--url: found a:80, wanted a base address such as http://127.0.0.1:8080",
+                "--url https://a",
+                "--url: found https://a, wanted a base address such as http://127.0.0.1:8080",
             ),
+            ("--url a:80", "--url: found a:80, wanted a base address such as http://127.0.0.1:8080"),
             (
                 "--url 127.0.0.1:80",
                 "--url: found 127.0.0.1:80 (relative URL without a base), wanted a base address such as http://127.0.0.1:8080",
             ),
-            ("--url n=http://a --url n=http://b", "--url: found the name n twice, wanted a name for each, as NAME=URL"),
+            (
+                "--url n=http://a --url n=http://b",
+                "--url: found the name n twice, wanted a name for each, as NAME=URL",
+            ),
             ("--url http://a --key sk-secret", "--key: wanted env:NAME or file:PATH, not a key"),
             (
                 "--url http://a --key env:NO_SUCH_VARIABLE",
@@ -382,7 +401,8 @@ mod tests {
 
     #[test]
     fn policies_are_named_or_all() {
-        let lanes = |list: &str| args(&format!("--compare {list} --server http://a")).unwrap().lanes().unwrap();
+        let lanes =
+            |list: &str| args(&format!("--compare {list} --server http://a")).unwrap().lanes().unwrap();
         assert_eq!(lanes("all").len(), Policy::NAMES.len());
         let names: Vec<String> = lanes("prefix,random").into_iter().map(|lane| lane.name).collect();
         assert_eq!(names, ["prefix", "random"]);
@@ -403,7 +423,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, millis) in [("500ms", 500), ("2s", 2000), ("1.5s", 1500), ("10m", 600_000), ("24h", 86_400_000)] {
+        for (text, millis) in
+            [("500ms", 500), ("2s", 2000), ("1.5s", 1500), ("10m", 600_000), ("24h", 86_400_000)]
+        {
             assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["5", "s", "-1s", "5 years", "25h", "NaNs", ""] {

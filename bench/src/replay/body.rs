@@ -165,21 +165,16 @@ mod tests {
                 r#"{"messages":[],"max_completion_tokens":9}"#,
                 r#"{"messages":[],"max_completion_tokens":4}"#,
             ),
-            (
-                "that of responses",
-                &length,
-                r#"{"input":"a"}"#,
-                r#"{"input":"a","max_output_tokens":4}"#,
-            ),
+            ("that of responses", &length, r#"{"input":"a"}"#, r#"{"input":"a","max_output_tokens":4}"#),
             ("a salt", &salt, "{}", r#"{"cache_salt":"r1"}"#),
-            (
-                "tenants stay apart under it",
-                &salt,
-                r#"{"cache_salt":"t"}"#,
-                r#"{"cache_salt":"t-r1"}"#,
-            ),
+            ("tenants stay apart under it", &salt, r#"{"cache_salt":"t"}"#, r#"{"cache_salt":"t-r1"}"#),
             ("model and end", &others, r#"{"model":"a"}"#, r#"{"model":"m","ignore_eos":true}"#),
-            ("the last of duplicates", &others, r#"{"model":"a","model":"b"}"#, r#"{"model":"a","model":"m","ignore_eos":true}"#),
+            (
+                "the last of duplicates",
+                &others,
+                r#"{"model":"a","model":"b"}"#,
+                r#"{"model":"a","model":"m","ignore_eos":true}"#,
+            ),
             ("no object", &others, "[1]", "[1]"),
         ] {
             assert_eq!(edits.apply(body).body, want, "{shows}");

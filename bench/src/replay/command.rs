@@ -40,8 +40,7 @@ pub(super) struct Told<'a> {
 pub async fn run<R: Router>(args: &ReplayArgs, router: &R, out: &mut dyn Write) -> Result<(), ReplayError> {
     let (lanes, pace) = (args.lanes()?, args.pace()?);
     let rounds = args.rounds(lanes.len())?;
-    let target =
-        Target { url: String::new(), authorization: args.authorization()?, timeout: args.timeout };
+    let target = Target { url: String::new(), authorization: args.authorization()?, timeout: args.timeout };
     let (servers, slo) = (args.servers()?, args.slo());
     let (plan, skipped) = read(args)?;
     let requests = plan.len();

@@ -163,15 +163,16 @@ fn percentiles(spans: &Spans) -> Percentiles {
 }
 
 fn servers(counted: &Counted) -> Vec<Server> {
-    let one = |(name, counters): &(String, Result<super::counters::Counters, super::servers::ServerFault>)| {
-        let counters_or = counters.as_ref();
-        Server {
-            name: name.clone(),
-            query_tokens: counters_or.ok().map(|counters| counters.query_tokens),
-            hit_tokens: counters_or.ok().map(|counters| counters.hit_tokens),
-            hit_rate: counters_or.ok().map(|counters| counters.hit_rate()),
-            fault: counters_or.err().map(ToString::to_string),
-        }
-    };
+    let one =
+        |(name, counters): &(String, Result<super::counters::Counters, super::servers::ServerFault>)| {
+            let counters_or = counters.as_ref();
+            Server {
+                name: name.clone(),
+                query_tokens: counters_or.ok().map(|counters| counters.query_tokens),
+                hit_tokens: counters_or.ok().map(|counters| counters.hit_tokens),
+                hit_rate: counters_or.ok().map(|counters| counters.hit_rate()),
+                fault: counters_or.err().map(ToString::to_string),
+            }
+        };
     counted.servers.iter().map(one).collect()
 }

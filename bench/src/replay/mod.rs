@@ -87,7 +87,9 @@ impl ReplayError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Option(_) | Self::Trace(_) | Self::Words { .. } => true,
-            Self::Router { .. } | Self::Client(_) | Self::Lost(_) | Self::Io(_) | Self::Unanswered(_) => false,
+            Self::Router { .. } | Self::Client(_) | Self::Lost(_) | Self::Io(_) | Self::Unanswered(_) => {
+                false
+            }
         }
     }
 }

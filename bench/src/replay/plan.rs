@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn bodies_go_where_their_prompt_says() {
-        let request = |body: &str| TraceRequest { at: Seconds(0.0), group: "g".to_owned(), body: body.to_owned() };
+        let request =
+            |body: &str| TraceRequest { at: Seconds(0.0), group: "g".to_owned(), body: body.to_owned() };
         let bodies = [r#"{"prompt":"a"}"#, r#"{"input":"a"}"#, r#"{"x":1}"#].map(request);
         let plan = Plan::of_bodies(bodies.to_vec(), Edits::default());
         let paths: Vec<_> = (0..3).map(|number| plan.outgoing(number).unwrap().path).collect();

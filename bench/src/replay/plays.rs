@@ -77,8 +77,7 @@ impl<R: Router> Stage<'_, R> {
         }
         let endpoints: Vec<_> = self.servers.iter().map(|one| (one.name.clone(), one.url.clone())).collect();
         let started = self.router.start(&lane.name, &endpoints).await;
-        let running =
-            started.map_err(|source| ReplayError::Router { policy: lane.name.clone(), source })?;
+        let running = started.map_err(|source| ReplayError::Router { policy: lane.name.clone(), source })?;
         Ok((running.url.clone(), Some(running)))
     }
 

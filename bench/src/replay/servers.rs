@@ -36,7 +36,9 @@ pub enum ServerFault {
     #[error("{0}")]
     Page(String),
     /// Another kind of server, or prefix caching is off.
-    #[error("found no vllm:prefix_cache_queries_total on its /metrics, wanted an engine that counts its prefix cache")]
+    #[error(
+        "found no vllm:prefix_cache_queries_total on its /metrics, wanted an engine that counts its prefix cache"
+    )]
     NoCounters,
     /// It counts from 0 again.
     #[error("restarted midway: its counters began anew, so what it counted is left out")]
@@ -137,7 +139,10 @@ impl Counted {
     }
 }
 
-fn since(before: &Result<Look, ServerFault>, now: Result<Look, ServerFault>) -> Result<Counters, ServerFault> {
+fn since(
+    before: &Result<Look, ServerFault>,
+    now: Result<Look, ServerFault>,
+) -> Result<Counters, ServerFault> {
     let (before, now) = (before.as_ref().map_err(ServerFault::clone)?, now?);
     let counters = now.counters.since(&before.counters);
     let fell = counters.query_tokens < 0.0 || counters.hit_tokens < 0.0;
@@ -172,7 +177,8 @@ async fn look_at(client: &Client, server: &Server) -> Result<Look, ServerFault> 
     let url = format!("{}/metrics", server.url);
     let response = client.get(url).timeout(PAGE_WAIT_MAX).send().await.map_err(failed)?;
     let page = response.error_for_status().map_err(failed)?.text().await.map_err(failed)?;
-    let look = Look { counters: Counters::parse(&page), started: series(&page, "process_start_time_seconds") };
+    let look =
+        Look { counters: Counters::parse(&page), started: series(&page, "process_start_time_seconds") };
     let counts = series(&page, "vllm:prefix_cache_queries_total").is_some();
     if counts { Ok(look) } else { Err(ServerFault::NoCounters) }
 }
@@ -196,7 +202,11 @@ mod tests {
             ("nothing", Ok(look(100.0, 40.0, Some(5.0))), Ok(counters(0.0, 0.0))),
             ("fell", Ok(look(90.0, 40.0, None)), Err(ServerFault::Restarted)),
             ("hits fell", Ok(look(110.0, 4.0, None)), Err(ServerFault::Restarted)),
-            ("another process that has counted more", Ok(look(160.0, 70.0, Some(6.0))), Err(ServerFault::Restarted)),
+            (
+                "another process that has counted more",
+                Ok(look(160.0, 70.0, Some(6.0))),
+                Err(ServerFault::Restarted),
+            ),
             ("gone", Err(ServerFault::Page("x".to_owned())), Err(ServerFault::Page("x".to_owned()))),
         ] {
             assert_eq!(since(&before, now), want, "{shows}");
@@ -225,9 +235,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said() {
         assert_eq!(excess(102.0, Some(100.0)), None);
-        assert!(excess(103.0, Some(100.0)).unwrap().starts_with("the servers have counted 103 prompt tokens"));
+        assert!(
+            excess(103.0, Some(100.0)).unwrap().starts_with("the servers have counted 103 prompt tokens")
+        );
         assert_eq!(excess(103.0, None), None);
         let wait = Duration::from_secs(1);
-        assert!(behind(1.0, 2.0, wait).starts_with("after 1s the servers have counted 1 prompt tokens, wanted the 2"));
+        assert!(
+            behind(1.0, 2.0, wait)
+                .starts_with("after 1s the servers have counted 1 prompt tokens, wanted the 2")
+        );
     }
 }

@@ -31,7 +31,10 @@ fn alone(name: &str, outcome: &Outcome, told: &Told<'_>) -> String {
     let mut parts = vec![head(name, tally, told), times(tally), shares(outcome, &told.slo)];
     parts.push(places(outcome));
     parts.push(failures(tally));
-    let faults = counted.servers.iter().filter_map(|(name, one)| Some(format!("server {name}: {}\n", one.as_ref().err()?)));
+    let faults = counted
+        .servers
+        .iter()
+        .filter_map(|(name, one)| Some(format!("server {name}: {}\n", one.as_ref().err()?)));
     let remarks = counted.remarks.iter().map(|remark| format!("{remark}\n"));
     parts.push(faults.chain(remarks).collect());
     parts.retain(|part| !part.is_empty());
@@ -42,7 +45,10 @@ fn head(name: &str, tally: &Tally, told: &Told<'_>) -> String {
     let Tally { requests, took, .. } = tally;
     let (pace, failed) = (pace(told.pace), tally.failed());
     let rate = tally.per_second((requests - failed) as f64);
-    format!("{requests} requests to {name} in {}, {pace}: {failed} failed, {rate:.1} answers a second\n", span(*took))
+    format!(
+        "{requests} requests to {name} in {}, {pace}: {failed} failed, {rate:.1} answers a second\n",
+        span(*took)
+    )
 }
 
 fn pace(pace: Pace) -> String {
@@ -83,7 +89,8 @@ fn cached(Outcome { tally, counted }: &Outcome) -> String {
         (Some(share), _) => format!("{} of {} prompt tokens by usage", percent(share), tally.prompt_tokens),
         (None, 0) => "no answer says its usage".to_owned(),
         (None, _) => {
-            "no usage says what was cached (nothing was, or vLLM runs without --enable-prompt-tokens-details)".to_owned()
+            "no usage says what was cached (nothing was, or vLLM runs without --enable-prompt-tokens-details)"
+                .to_owned()
         }
     };
     format!("cached: {}", std::iter::once(usage).chain(servers).collect::<Vec<_>>().join(", "))
@@ -104,13 +111,15 @@ fn good(tally: &Tally, slo: &Slo) -> Option<String> {
     let limits: Vec<String> = limits.collect();
     let (good, all) = (tally.good, tally.requests);
     let (share, rate) = (percent(good as f64 / all.max(1) as f64), tally.per_second(good as f64));
-    slo.is_set().then(|| format!("good: {good} of {all} ({share}), {rate:.1} a second: {}", limits.join(", ")))
+    slo.is_set()
+        .then(|| format!("good: {good} of {all} ({share}), {rate:.1} a second: {}", limits.join(", ")))
 }
 
 /// A row for each endpoint that answered and each server that was read; those of one name are one.
 fn places(Outcome { tally, counted }: &Outcome) -> String {
     let counters = |name: &str| counted.servers.iter().find(|(known, _)| known == name).map(|(_, one)| one);
-    let names: BTreeSet<&String> = tally.endpoints.keys().chain(counted.servers.iter().map(|(name, _)| name)).collect();
+    let names: BTreeSet<&String> =
+        tally.endpoints.keys().chain(counted.servers.iter().map(|(name, _)| name)).collect();
     let row = |name: &String| {
         let requests = tally.endpoints.get(name).map_or("-".to_owned(), usize::to_string);
         let figures = counters(name).and_then(|one| one.as_ref().ok());
@@ -146,7 +155,8 @@ fn failures(tally: &Tally) -> String {
 /// Several lanes: a table, and what else is to know of each.
 fn side_by_side(several: &[(&Played, Outcome)], told: &Told<'_>) -> String {
     let rounds = several.first().map_or(0, |(played, _)| played.rounds.len());
-    let (count, pace) = (if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") }, pace(told.pace));
+    let (count, pace) =
+        (if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") }, pace(told.pace));
     let mut late = Spans::default();
     several.iter().for_each(|(_, outcome)| late.merge(&outcome.tally.late));
     let at = |share| late.at(share).map_or("-".to_owned(), span);
@@ -196,7 +206,10 @@ fn comparison(several: &[(&Played, Outcome)], slo: &Slo) -> String {
 }
 
 fn notes(name: &str, Outcome { tally, counted }: &Outcome) -> String {
-    let faults = counted.servers.iter().filter_map(|(server, one)| Some(format!("server {server}: {}\n", one.as_ref().err()?)));
+    let faults = counted
+        .servers
+        .iter()
+        .filter_map(|(server, one)| Some(format!("server {server}: {}\n", one.as_ref().err()?)));
     let failures = failures(tally);
     let failures = failures.lines().map(|line| format!("{line}\n"));
     let remarks = counted.remarks.iter().map(|remark| format!("{remark}\n"));

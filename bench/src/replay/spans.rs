@@ -80,7 +80,10 @@ mod tests {
 
     #[test]
     fn nothing_has_no_percentile_and_a_week_is_a_day() {
-        assert_eq!((Spans::default().at(0.5), Spans::default().mean(), Spans::default().count()), (None, None, 0));
+        assert_eq!(
+            (Spans::default().at(0.5), Spans::default().mean(), Spans::default().count()),
+            (None, None, 0)
+        );
         let mut week = Spans::default();
         week.add(7 * MOST);
         week.add(Duration::ZERO);

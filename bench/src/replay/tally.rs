@@ -214,7 +214,13 @@ mod tests {
 
     fn failed(kind: Kind, text: &str) -> Record {
         let failure = Some(Failure { kind, text: text.to_owned() });
-        Record { failure, latency: millis(9000), prompt_tokens: None, cached_tokens: None, ..record("f", None) }
+        Record {
+            failure,
+            latency: millis(9000),
+            prompt_tokens: None,
+            cached_tokens: None,
+            ..record("f", None)
+        }
     }
 
     fn tally(records: &[Record]) -> Tally {
@@ -227,7 +233,8 @@ mod tests {
     #[test]
     fn records_add_up() {
         let failures = [failed(Kind::Refused, "one"), failed(Kind::Refused, "two"), failed(Kind::Cut, "c")];
-        let answered = [record("a", Some("x")), record("a", Some("x")), record("b", Some("x")), record("b", Some("y"))];
+        let answered =
+            [record("a", Some("x")), record("a", Some("x")), record("b", Some("x")), record("b", Some("y"))];
         let tally = tally(&[&failures[..], &answered[..]].concat());
         assert_eq!((tally.requests, tally.failed()), (7, 3));
         assert_eq!(tally.failures[&Kind::Refused], Failed { count: 2, first: "one".to_owned() });
