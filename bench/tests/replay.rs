@@ -325,7 +325,8 @@ async fn says(answer: &'static str) -> String {
 
 #[tokio::test]
 async fn answers_that_break_off_and_that_never_begin_are_told_apart() {
-    let head = "HTTP/1.1 200 OK\r\ncontent-length: 999\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-length: 999\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n";
     for (answer, kind) in [(head, "cut off"), ("", "no answer"), ("HTTP/1.1 200", "no answer")] {
         let (text, result) = replay(&bodies(&["m"]).0, &format!("--url {}", says(answer).await)).await;
         assert!(text.contains(&format!("\n1 failed: {kind}; the first: ")) && result.is_err(), "{text}");

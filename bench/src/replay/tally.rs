@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn silence_of_all_answers_is_no_share() {
         let silent = Record { cached_tokens: None, ..record("a", None) };
-        assert_eq!(tally(&[silent.clone()]).cached_share(), None);
+        assert_eq!(tally(std::slice::from_ref(&silent)).cached_share(), None);
         assert_eq!(tally(&[silent, record("a", None)]).cached_share(), Some(0.2));
     }
 
