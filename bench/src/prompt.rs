@@ -52,6 +52,23 @@ pub enum PromptError {
 }
 
 impl Api {
+    /// The API that a body was made for, by the member that holds its prompt: traces have no paths. None of a body without
+    /// such a member.
+    pub fn of_members(has: impl Fn(&str) -> bool) -> Option<Self> {
+        [Self::Chat, Self::Completions, Self::Responses].into_iter().find(|api| has(api.prompt_member()))
+    }
+
+    /// Where its requests go.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Responses => "/v1/responses",
+            Self::Messages => "/v1/messages",
+            Self::Embeddings => "/v1/embeddings",
+        }
+    }
+
     /// The member that holds the prompt.
     pub fn prompt_member(self) -> &'static str {
         match self {

@@ -14,9 +14,10 @@ use axum::response::{IntoResponse, Response};
 use bench::demo::{self, DemoArgs, Router, RouterError, RunningRouter};
 use bench::engine::{ReplicaOptions, Seconds, Timing};
 use bench::fake_server::{FakeServer, FakeServerOptions};
+use bench::replay::body::Edits;
 use bench::replay::counters::{self, Counters};
-use bench::replay::{self, ReplayOptions, report};
-use bench::trace::{TraceOptions, file, generate};
+use bench::replay::{self, Pace, Plan, Record, Target, report};
+use bench::trace::{TraceOptions, TraceRequest, file, generate};
 
 /// Routes in turn, or a system prompt to where it first went, in turn; or fails.
 struct SmallRouter {
@@ -73,7 +74,8 @@ async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
     let (name, url) = &route.endpoints[route.pick(&body)];
     let request = route.client.post(format!("{url}/v1/chat/completions"));
     let upstream = request.header("content-type", "application/json").body(body).send().await.unwrap();
-    let head = [("x-prefixroute-endpoint", name.clone())];
+    let kind = upstream.headers()["content-type"].to_str().unwrap().to_owned();
+    let head = [("x-prefixroute-endpoint", name.clone()), ("content-type", kind)];
     (upstream.status(), head, Body::from_stream(upstream.bytes_stream())).into_response()
 }
 
@@ -121,6 +123,13 @@ fn fast() -> FakeServerOptions {
     }
 }
 
+/// Records of a trace that is sent at its times.
+async fn sent(trace: Vec<TraceRequest>, url: &str, stream: bool) -> Vec<Record> {
+    let plan = Plan::of_bodies(trace, Edits { stream, ..Edits::default() });
+    let pace = Pace::Open { speed: 1.0, in_flight_max: 512 };
+    replay::collect(&Arc::new(plan), &Arc::new(Target::of(url)), pace, &|_| {}).await.unwrap()
+}
+
 #[tokio::test]
 async fn usage_and_counters_agree_on_what_was_cached() {
     let server = FakeServer::start(fast()).await.unwrap();
@@ -128,11 +137,9 @@ async fn usage_and_counters_agree_on_what_was_cached() {
     let trace = file::read(&path).unwrap();
     let client = replay::client().unwrap();
     let urls = [server.url()];
-    let url = format!("{}/v1/chat/completions", server.url());
     for (stream, hits) in [(true, 10_752), (false, 64 * 208)] {
         let before = counters::read(&client, &urls).await.unwrap();
-        let options = ReplayOptions { url: url.clone(), stream };
-        let records = replay::send(&trace, &options, &|_| {}).await.unwrap();
+        let records = sent(trace.clone(), &server.url(), stream).await;
         assert_eq!(report::failures(&records), None);
         let wait = Duration::from_secs(10);
         let counted = counters::wait_for(&client, &urls, &before, 14_144.0, wait).await.unwrap();
@@ -140,7 +147,11 @@ async fn usage_and_counters_agree_on_what_was_cached() {
         assert_eq!(counted, [want], "stream {stream}");
         let cached: u64 = records.iter().filter_map(|record| record.cached_tokens).sum();
         assert_eq!(cached, hits as u64, "stream {stream}");
-        assert!(records.iter().all(|record| record.prompt_tokens == Some(221) && record.ttft.is_some()));
+        assert!(records.iter().all(|record| record.prompt_tokens == Some(221)));
+        assert!(
+            records.iter().all(|record| record.ttft.is_some() == stream),
+            "who is answered whole sees no first token"
+        );
     }
 }
 
@@ -155,6 +166,6 @@ async fn what_was_never_counted_is_said_and_a_dead_address_is_a_failure() {
     let url = server.url();
     server.stop().await;
     let trace = generate(&TraceOptions { requests: 3, rate: 0.0, ..TraceOptions::default() }).unwrap();
-    let records = replay::send(&trace, &ReplayOptions { url, stream: true }, &|_| {}).await.unwrap();
+    let records = sent(trace, &url, true).await;
     assert_eq!(report::failures(&records).unwrap().0, 3);
 }

@@ -99,6 +99,12 @@ enum Command {
         after_help = "Examples:\n  prefixroute review http://127.0.0.1:8001 http://127.0.0.1:8002 --trace trace.jsonl\n  prefixroute review a.txt b.txt --markdown"
     )]
     Review(bench::review::ReviewArgs),
+    /// Sends a trace to a router or to servers: percentiles, goodput, what was cached, policies side by side
+    #[cfg(feature = "lab")]
+    #[command(
+        after_help = "Examples:\n  prefixroute replay trace.jsonl --url http://127.0.0.1:8080 --server a=http://127.0.0.1:8001 --server b=http://127.0.0.1:8002\n  prefixroute replay mooncake.jsonl --limit 500 --speed 10 --compare prefix,round-robin --server a=http://127.0.0.1:8001 --server b=http://127.0.0.1:8002\n  prefixroute replay trace.jsonl --clients 16 --url old=http://10.0.0.1 --url new=http://10.0.0.2 --slo-ttft 500ms --json"
+    )]
+    Replay(Box<bench::replay::ReplayArgs>),
 }
 
 #[derive(Args)]
@@ -164,6 +170,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Disagg(args) => lab::disagg(&args),
         #[cfg(feature = "lab")]
         Command::Review(args) => lab::review(args),
+        #[cfg(feature = "lab")]
+        Command::Replay(args) => lab::replay(&args),
     }
 }
 
@@ -342,16 +350,18 @@ mod lab {
     use bench::demo::{DemoArgs, DemoError};
     use bench::disagg::{DisaggArgs, DisaggError};
     use bench::fake_server::{FakeServerArgs, FakeServerError};
+    use bench::replay::{Cut, ReplayArgs, ReplayError};
     use bench::review::ReviewArgs;
     use bench::simulate::{SimulateArgs, SimulateError};
     use bench::trace::{TraceArgs, TraceError};
     use bench::tune::TuneArgs;
+    use proxy::lab::InProcess;
 
     use super::*;
 
     pub(super) fn demo(args: DemoArgs) -> ExitCode {
         let usage = |error: &DemoError| matches!(error, DemoError::Trace(_));
-        run(bench::demo::run(args, &proxy::lab::InProcess, &mut std::io::stdout()), usage)
+        run(bench::demo::run(args, &InProcess::words(), &mut std::io::stdout()), usage)
     }
 
     pub(super) fn fake_server(args: FakeServerArgs) -> ExitCode {
@@ -383,6 +393,14 @@ mod lab {
 
     pub(super) fn review(args: ReviewArgs) -> ExitCode {
         run(bench::review::run(args, &mut std::io::stdout()), |_| false)
+    }
+
+    pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
+        let router = match args.router_tokenizer {
+            Cut::Bytes => InProcess::defaults(),
+            Cut::Words => InProcess::words(),
+        };
+        run(bench::replay::run(args, &router, &mut std::io::stdout()), ReplayError::is_usage)
     }
 
     /// Runs a command to its end. `usage` tells errors of the operator's from those of the run.

@@ -14,10 +14,22 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The fake replicas count in `words` tokens and blocks of 16, and their prompts are short: so does the router, or a
 /// block of 256 bytes would blur where a tenant's 195 tokens end.
-const SETTINGS: (&str, &str) = ("demo", "pools: [{index: {tokenizer: words}}]");
+const WORDS: (&str, &str) = ("laboratory", "pools: [{index: {tokenizer: words}}]");
 
 /// Starts routers in this process.
-pub struct InProcess;
+pub struct InProcess(Option<(&'static str, &'static str)>);
+
+impl InProcess {
+    /// Routers that cut prompts as fake servers do.
+    pub const fn words() -> Self {
+        Self(Some(WORDS))
+    }
+
+    /// Routers with the defaults of `serve`.
+    pub const fn defaults() -> Self {
+        Self(None)
+    }
+}
 
 impl Router for InProcess {
     async fn start(
@@ -29,7 +41,7 @@ impl Router for InProcess {
         let endpoints = endpoints.iter().map(|(name, url)| format!("{name}={url}")).collect();
         let policy = Some(policy.to_owned());
         let flags = Flags { endpoints, policy, listen: anywhere(), admin: anywhere(), ..Flags::default() };
-        let read = Read::once(config::load(Some(SETTINGS), &flags, &config::System)?);
+        let read = Read::once(config::load(self.0, &flags, &config::System)?);
         let running = serve::start(read, &Handle::current(), &Handle::current())?;
         tokio::time::timeout(READY_WITHIN, running.all_answer())
             .await

@@ -1,14 +1,16 @@
 //! Replicas, the router before them, and one play of the trace.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::table::Row;
 use super::{DemoError, REPLICAS, Router, RunningRouter};
 use crate::fake_server::{FakeServer, FakeServerOptions, RunningFakeServer};
 use crate::prompt::{Api, token_ids};
+use crate::replay::body::Edits;
 use crate::replay::counters::{self, Counters};
-use crate::replay::{self, Record, ReplayOptions, report};
+use crate::replay::{self, Pace, Plan, Record, Target, report};
 use crate::trace::TraceRequest;
 
 /// How long the replicas' counters may trail what was sent.
@@ -60,8 +62,10 @@ impl Stage {
         let client = replay::client().map_err(replay::ReplayError::from)?;
         let urls: Vec<String> = self.replicas.iter().map(RunningFakeServer::url).collect();
         let before = counters::read(&client, &urls).await?;
-        let options = ReplayOptions { url: format!("{}/v1/chat/completions", self.router.url), stream: true };
-        let records = replay::send(trace, &options, progress).await?;
+        let plan = Plan::of_bodies(trace.to_vec(), Edits { stream: true, ..Edits::default() });
+        let pace = Pace::Open { speed: 1.0, in_flight_max: usize::MAX };
+        let target = Target::of(&self.router.url);
+        let records = replay::collect(&Arc::new(plan), &Arc::new(target), pace, progress).await?;
         self.all_answered(&records)?;
         let sent = prompt_tokens(trace) as f64;
         let counted = counters::wait_for(&client, &urls, &before, sent, COUNTERS_WAIT_MAX).await?;

@@ -47,7 +47,11 @@ pub enum CountersError {
 impl Counters {
     /// Reads a page of Prometheus text. Several series of one name are added; absent ones are 0.
     pub fn parse(page: &str) -> Self {
-        let page = Page::parse(page);
+        Self::of(&Page::parse(page))
+    }
+
+    /// Of a page that was read.
+    pub fn of(page: &Page<'_>) -> Self {
         let sum = |name| page.sum(name).unwrap_or(0.0);
         Self {
             query_tokens: sum("vllm:prefix_cache_queries_total"),

@@ -31,7 +31,9 @@ pub fn per_endpoint(records: &[Record]) -> BTreeMap<&str, usize> {
 pub fn groups_on_one(records: &[Record]) -> (usize, usize) {
     let mut groups: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
     for record in records {
-        groups.entry(&record.group).or_default().insert(record.endpoint.as_deref());
+        if let Some(group) = &record.group {
+            groups.entry(group).or_default().insert(record.endpoint.as_deref());
+        }
     }
     let on_one = groups.values().filter(|endpoints| endpoints.len() == 1 && !endpoints.contains(&None));
     (on_one.count(), groups.len())
@@ -39,13 +41,14 @@ pub fn groups_on_one(records: &[Record]) -> (usize, usize) {
 
 /// Requests that failed, and why the first did.
 pub fn failures(records: &[Record]) -> Option<(usize, &str)> {
-    let mut failures = records.iter().filter_map(|record| record.failure.as_deref());
+    let mut failures = records.iter().filter_map(|record| Some(record.failure.as_ref()?.text.as_str()));
     let first = failures.next()?;
     Some((failures.count() + 1, first))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::failure::{Failure, Kind};
     use super::*;
 
     #[test]
@@ -58,15 +61,12 @@ mod tests {
     }
 
     fn record(group: &str, endpoint: Option<&str>, failure: Option<&str>) -> Record {
+        let failure = failure.map(|text| Failure { kind: Kind::NoAnswer, text: text.to_owned() });
         Record {
-            group: group.to_owned(),
+            group: Some(group.to_owned()),
             endpoint: endpoint.map(str::to_owned),
-            status: Some(200),
-            ttft: None,
-            latency: Duration::ZERO,
-            prompt_tokens: None,
-            cached_tokens: None,
-            failure: failure.map(str::to_owned),
+            failure,
+            ..Record::default()
         }
     }
 

@@ -97,7 +97,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
     let reports = reports(&runs, args.oracle.is_some());
     let text = match args.json {
         true => json(&workload, &skipped, &options, reports),
-        false => skipped_text(&skipped) + &note + &text(&reports, columns),
+        false => skipped.text() + &note + &text(&reports, columns),
     };
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -108,7 +108,7 @@ pub(crate) fn read_workload(
     args: &SimulateArgs,
 ) -> Result<(Workload, SimulateOptions, String), SimulateError> {
     let (read, options) = read_checked(args)?;
-    Ok((read.workload, options, skipped_text(&read.skipped)))
+    Ok((read.workload, options, read.skipped.text()))
 }
 
 fn read_checked(args: &SimulateArgs) -> Result<(Read, SimulateOptions), SimulateError> {
@@ -178,16 +178,6 @@ fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {
 fn progress_bar(requests: usize) -> ProgressBar {
     let requests = requests as u64;
     if requests < REQUESTS_WITH_PROGRESS { ProgressBar::hidden() } else { ProgressBar::new(requests) }
-}
-
-/// What was left out of the trace.
-fn skipped_text(skipped: &Skipped) -> String {
-    if skipped.lines == 0 {
-        return String::new();
-    }
-    let reasons: String = skipped.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
-    let lines = if skipped.lines == 1 { "line" } else { "lines" };
-    format!("{} bad {lines} left out, the first of them:\n{reasons}\n", skipped.lines)
 }
 
 fn text(reports: &[Report], columns: Columns) -> String {

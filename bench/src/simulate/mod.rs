@@ -31,7 +31,7 @@ pub use hindsight::{oracle, play_assigned};
 pub use options::{Changes, Pacing, SimulateOptions, Split};
 pub use report::{Columns, Report, decision_line, table};
 pub use run::{Run, Served, ShownDecision};
-pub use workload::Workload;
+pub use workload::{Workload, block_size_of};
 
 use crate::prompt::PromptError;
 use crate::trace::TraceRequest;

@@ -103,8 +103,7 @@ impl Workload {
     /// Requests that are known by their blocks. Without a block size it is the smallest power of two that explains how many
     /// blocks each prompt has. Errors: a request that has not as many blocks as its length makes of that size.
     pub fn of_hashes(trace: &[HashedRequest], block_size: Option<BlockSize>) -> Result<Self, PlayError> {
-        let block_size = block_size.map_or_else(|| inferred(trace), Ok)?;
-        check_counts(trace, block_size)?;
+        let block_size = block_size_of(trace, block_size)?;
         let mut names = Names::default();
         let arrivals = trace.iter().map(|request| hashed(request, block_size, &mut names)).collect();
         Ok(Self { arrivals, groups: names.names, block_size, demo3: None })
@@ -196,18 +195,12 @@ pub(super) fn rules(block: BlockSize) -> Rules {
 
 fn read_body(body: &str, size: BlockSize) -> Result<(Asked, Vec<Prompt>, u32), BodyError> {
     let object: Object = serde_json::from_str(body).map_err(|error| BodyError::Json(error.to_string()))?;
-    let api = api(&object)?;
+    let api = Api::of_members(|member| object.contains_key(member)).ok_or(BodyError::NoPrompt)?;
     let text = |member| object.get(member).and_then(|value| value.as_str()).unwrap_or_default();
     let root = model_root(text("model"), text("cache_salt"));
     let prompts = engine_prompts(root, &token_ids(api, &object)?, size);
     let ask = Ask { api: router_api(api), body: body.as_bytes(), tenant: b"", session: b"" };
     Ok((Asked::read(&ask, None, &rules(size))?, prompts, output_tokens(&object)))
-}
-
-/// A trace has no paths: the member that holds the prompt tells which API it was made for.
-fn api(body: &Object) -> Result<Api, BodyError> {
-    let apis = [Api::Chat, Api::Completions, Api::Responses];
-    apis.into_iter().find(|api| body.contains_key(api.prompt_member())).ok_or(BodyError::NoPrompt)
 }
 
 fn router_api(api: Api) -> read::Api {
@@ -244,6 +237,13 @@ fn hashed(request: &HashedRequest, size: BlockSize, names: &mut Names) -> Arriva
 /// Ids count up from 0; block hashes are spread over all numbers.
 fn block_hash(id: u64) -> BlockHash {
     BlockHash(picker::chance::mix(id))
+}
+
+/// The size of a trace's blocks: what is stated, or the smallest power of two that explains how many blocks each prompt has.
+/// Errors: a request that has not as many blocks as its length makes of that size.
+pub fn block_size_of(trace: &[HashedRequest], stated: Option<BlockSize>) -> Result<BlockSize, PlayError> {
+    let size = stated.map_or_else(|| inferred(trace), Ok)?;
+    check_counts(trace, size).map(|()| size)
 }
 
 /// The smallest power of two that explains every request.

@@ -27,6 +27,16 @@ pub enum AnyTrace {
     Hashed(Vec<HashedRequest>),
 }
 
+impl AnyTrace {
+    /// Keeps the first requests.
+    pub fn truncate(&mut self, requests: usize) {
+        match self {
+            Self::Bodies(trace) => trace.truncate(requests),
+            Self::Hashed(trace) => trace.truncate(requests),
+        }
+    }
+}
+
 /// The form of a text, by the first line that is a JSON object: `candidates` is the router's log, `timestamp` or `hash_ids`
 /// Mooncake's. A text without
 /// such a line is taken as bodies, whose reader then says what is wrong.

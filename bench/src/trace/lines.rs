@@ -182,6 +182,16 @@ fn nothing(path: &Path, skipped: Skipped) -> TraceFileError {
 }
 
 impl Skipped {
+    /// What was left out, in lines with an empty one behind them; nothing of nothing.
+    pub fn text(&self) -> String {
+        if self.lines == 0 {
+            return String::new();
+        }
+        let reasons: String = self.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
+        let lines = if self.lines == 1 { "line" } else { "lines" };
+        format!("{} bad {lines} left out, the first of them:\n{reasons}\n", self.lines)
+    }
+
     fn add(&mut self, error: TraceFileError, bad: BadLines) -> Result<(), TraceFileError> {
         if bad == BadLines::Refuse {
             return Err(error);

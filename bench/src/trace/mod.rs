@@ -3,7 +3,7 @@
 //! A trace is a list of requests with arrival times, each of a tenant whose system prompt they share.
 //! [`generate`] makes one from a seed; [`mod@file`] writes and reads them as lines of JSON. [`hashed`] holds those whose
 //! prompts are known by the ids of their blocks only, in Mooncake's form. [`form`] tells a file's form and reads either;
-//! [`lines`] is what reading them has in common, and [`shape`] makes such traces.
+//! [`lines`] is what reading them has in common, [`shape`] makes such traces, and [`text`] gives them words to be sent as.
 
 mod args;
 pub mod file;
@@ -11,6 +11,7 @@ pub mod form;
 pub mod hashed;
 pub mod lines;
 pub mod shape;
+pub mod text;
 mod words;
 
 use rand::rngs::StdRng;
