@@ -290,9 +290,9 @@ async fn a_client_gone_while_the_engine_streams_is_noticed_by_the_writes() {
     router.idle().await;
 }
 
-/// Bytes of a next request, as many as fit a buffer or more, lie between the router and the client's leaving.
+/// Bytes of a next request, as many as fit a buffer, or more than the router sets aside, lie between it and the client's leaving.
 async fn gone_behind_a_next_request(leave: Leave) {
-    for size in [4 << 10, 64 << 10] {
+    for size in [4 << 10, 64 << 10, 300 << 10] {
         let stub = Stub::answering(silent_after(PLAIN)).await;
         let router = Setup::of(&[&stub]).start().await;
         let mut client = Client::connect(router.data).await;

@@ -281,6 +281,36 @@ async fn a_poison_request_empties_no_pool() {
     }
 }
 
+/// An engine that dies of a request takes no other with it, though the request came on a kept connection.
+#[tokio::test]
+async fn a_request_that_kills_its_engine_kills_no_other() {
+    let stubs = [Stub::start().await, Stub::start().await, Stub::start().await, Stub::start().await];
+    let router = Setup::of(&stubs.each_ref()).pool("retry: {attempts_max: 10}").start().await;
+    let mut seed = 0;
+    while stubs.iter().any(|stub| stub.count() == 0) {
+        router.chat(prompts::cold(seed)).await;
+        seed += 1;
+    }
+    let before = attempts(&stubs.each_ref());
+    stubs.iter().for_each(|stub| stub.always(Answer::steps([Step::Die])));
+    router.chat(prompts::cold(10_000)).await.assert_router_error(502);
+    assert_eq!(attempts(&stubs.each_ref()), before + 1, "one engine had it");
+}
+
+/// What ends by the end of the connection looks whole unless that is a reset.
+#[tokio::test]
+async fn a_death_midway_is_visible_to_http10_clients() {
+    let stub = Stub::start().await;
+    let router = Setup::of(&[&stub]).start().await;
+    let ask = format!("POST {PATH} HTTP/1.0\r\ncontent-length: 2\r\n\r\n{{}}");
+    for (end, is_whole) in [(Step::Close, false), (Step::Reset, false), (last_chunk(), true)] {
+        stub.always(Answer::stream([chunk(EVENT), end.clone()]));
+        let mut client = Client::connect(router.data).await;
+        client.send(&ask).await;
+        assert_eq!(client.response("POST").await.broken.is_none(), is_whole, "{end:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_death_midway_is_visible() {
     let stub = Stub::start().await;

@@ -32,17 +32,20 @@ use pingora_core::protocols::{
 use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
 use crate::carrier::Carrier;
-use crate::descriptors::is_readable;
+use crate::descriptors::{has_hung_up, is_readable};
 use patience::{Impatience, Patience, Terms};
 
 const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
-/// Bytes of next requests that are set aside. Behind more than that a client's leaving shows only when a write fails.
+/// Bytes of next requests that are set aside.
 const AHEAD_BYTES_MAX: usize = 256 * 1024;
+/// How often a client with more than that is looked at: its leaving lies behind what is not read.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// HTTP/2's client preface (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -56,6 +59,8 @@ pub(crate) struct Client {
     /// A request has been read whole and its answer is not: whoever reads now only asks whether the client is there.
     serving: AtomicBool,
     patience: Mutex<Patience>,
+    /// When it is looked whether the client has left, where that cannot be read.
+    look: Option<Pin<Box<Sleep>>>,
 }
 
 /// The stream under an HTTP/1 session; over HTTP/2 there is none for a session alone.
@@ -81,6 +86,14 @@ pub(crate) fn has_head(session: &ServerSession) {
 /// Why a head did not come.
 pub(crate) fn impatience(session: &ServerSession) -> Option<Impatience> {
     of(session)?.patience.lock().over()
+}
+
+/// Lets the end of a connection be a reset: an answer that only the end ends would else look whole.
+pub(crate) fn end_by_reset(session: &ServerSession) {
+    if let Some(client) = of(session) {
+        // Of a connection that is gone already there is nothing to reset.
+        let _ = client.stream.get_ref().tcp().set_zero_linger();
+    }
 }
 
 /// Notes whether the request on a connection is being served: between the end of its body and the end of its answer.
@@ -114,7 +127,7 @@ impl Client {
     fn over(carrier: Carrier, patience: Patience) -> Self {
         let stream = BufWriter::with_capacity(WRITE_BUFFER_BYTES, carrier);
         let (serving, patience) = (AtomicBool::new(false), Mutex::new(patience));
-        Self { stream, ahead: BytesMut::new(), serving, patience }
+        Self { stream, ahead: BytesMut::new(), serving, patience, look: None }
     }
 
     /// Whether the handshake chose HTTP/2.
@@ -191,7 +204,12 @@ impl Client {
                 return Poll::Ready(Ok(()));
             }
         }
-        Poll::Pending
+        while !has_hung_up(self.stream.get_ref().tcp()) {
+            let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+            ready!(look.as_mut().poll(context));
+            self.look = None;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

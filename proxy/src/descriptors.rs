@@ -53,6 +53,12 @@ pub(crate) fn is_readable(descriptor: impl AsFd) -> bool {
     poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
+/// Whether the other side of a connection has ended it, even behind bytes that nobody has read.
+pub(crate) fn has_hung_up(connection: impl AsFd) -> bool {
+    let mut asked = [PollFd::new(&connection, PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 /// Raises the soft limit to the hard one, which needs no right; gives what holds.
 fn raised() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

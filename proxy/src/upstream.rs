@@ -22,6 +22,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::descriptors::ENGINES;
+use crate::metrics::Count;
 use crate::tls::handshake::HandshakeError;
 pub(crate) use wire::Transport;
 use wire::{Key, Wire};
@@ -38,6 +39,9 @@ const IDLE_CONNECTIONS_MAX: usize = 1_024;
 const KEEP_ALIVE_RACE: Duration = Duration::from_millis(200);
 /// In so short a time nothing was generated, even where the end that comes does not tell whether the request was read.
 const NOTHING_BEGUN: Duration = Duration::from_millis(50);
+/// How long no connection to an engine is kept after one that was kept has lost a request: the others are likely to be as old,
+/// and an engine that ends each one it is asked on again would get every second request twice.
+const KEEP_NONE: Duration = Duration::from_secs(1);
 
 /// How long a connection waits for its share of the descriptors. The client is watched meanwhile, so who waits for it is there.
 const SHARE_WITHIN: Duration = Duration::from_secs(30);
@@ -56,6 +60,8 @@ type Share = Option<OwnedSemaphorePermit>;
 /// has a task, a timer and a `getpeername` for every request; the figures are in ARCHITECTURE.md.
 pub(crate) struct Upstream {
     pool: Mutex<HashMap<Key, Vec<Idle>>>,
+    /// Engines of which no connection is kept, and until when.
+    unkept: Mutex<HashMap<Key, Instant>>,
     connect: Duration,
     idle: Duration,
 }
@@ -106,7 +112,7 @@ pub(crate) enum ConnectError {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExchangeError {
-    /// A pooled connection was closed before the request was read, and no new one was to be had: nothing has begun.
+    /// A pooled connection was reset before the request was read, and no new one was to be had: nothing has begun.
     #[error("gone since the last request")]
     Gone,
     /// A new connection was refused when the request was on its way: nothing has begun.
@@ -123,6 +129,15 @@ pub(crate) enum ExchangeError {
     Broken,
 }
 
+/// Why a connection had no answer.
+enum Lost {
+    /// It was kept, and was reset: the engine had closed it, or closed it with the request unread.
+    Unread,
+    /// It was kept, and ended at once: as before, or with the request read and nothing done.
+    AtOnce,
+    Error(ExchangeError),
+}
+
 /// An answer whose head has been read.
 pub(crate) struct Answer {
     pub(crate) session: HttpSession,
@@ -135,7 +150,7 @@ pub(crate) struct Answer {
 impl Upstream {
     /// `connect` bounds connecting; an idle connection is closed after `idle`.
     pub(crate) fn new(connect: Duration, idle: Duration) -> Self {
-        Self { pool: Mutex::default(), connect, idle }
+        Self { pool: Mutex::default(), unkept: Mutex::default(), connect, idle }
     }
 
     /// A pooled connection if there is one that lives, else a new one.
@@ -190,22 +205,47 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that the engine closed
-    /// before it read the request, or at once, is replaced by a new one, once: nothing has begun.
+    /// before it read the request, or at once, is replaced by a new one, once, which `again` counts: nothing has begun. Where
+    /// there is no new one, only a reset says that another engine may have the request: what read it may have died of it.
     /// Cancel by dropping: the connection closes, the engine aborts.
     pub(crate) async fn exchange(
         &self,
         connection: Connection,
         request: Request<'_>,
         first_byte: Duration,
+        again: &Count,
     ) -> Result<Answer, ExchangeError> {
-        let again = connection.reused.then(|| connection.engine.clone());
-        match (connection.exchange(request, first_byte).await, again) {
-            (Err(ExchangeError::Gone), Some(engine)) => {
-                let anew = self.connect_anew(engine).await.map_err(|_| ExchangeError::Gone)?;
-                anew.exchange(request, first_byte).await
-            }
-            (outcome, _) => outcome,
-        }
+        let engine = connection.reused.then(|| connection.engine.clone());
+        let lost = match connection.exchange(request, first_byte).await {
+            Ok(answer) => return Ok(answer),
+            Err(lost) => lost,
+        };
+        let (engine, gone) = match (lost, engine) {
+            (Lost::Error(error), _) => return Err(error),
+            (Lost::Unread, Some(engine)) => (engine, ExchangeError::Gone),
+            (Lost::AtOnce, Some(engine)) => (engine, ExchangeError::NoByte),
+            (Lost::Unread | Lost::AtOnce, None) => return Err(ExchangeError::NoByte),
+        };
+        self.keep_none(engine.key());
+        let anew = self.connect_anew(engine).await.map_err(|_| gone)?;
+        again.add(1);
+        anew.exchange(request, first_byte).await.map_err(|lost| match lost {
+            Lost::Error(error) => error,
+            Lost::Unread | Lost::AtOnce => ExchangeError::NoByte,
+        })
+    }
+
+    /// Closes the pooled connections to an engine, and keeps none for a while.
+    fn keep_none(&self, key: Key) {
+        self.unkept.lock().insert(key, Instant::now() + KEEP_NONE);
+        let closed = self.pool.lock().remove(&key);
+        // Closed outside the lock.
+        drop(closed);
+    }
+
+    /// Whether connections to an engine are kept.
+    fn keeps(&self, key: Key) -> bool {
+        self.unkept.lock().get(&key).is_none_or(|until| *until <= Instant::now())
     }
 
     /// Puts the connection back if its answer was read whole and both sides mean to keep it.
@@ -218,6 +258,9 @@ impl Upstream {
         let Some(wire) = session.reuse().await.and_then(|stream| Wire::of(stream)) else {
             return;
         };
+        if !self.keeps(engine.key()) {
+            return;
+        }
         let mut pool = self.pool.lock();
         let waiting = pool.entry(engine.key()).or_default();
         if waiting.len() < IDLE_CONNECTIONS_MAX {
@@ -238,15 +281,17 @@ impl Upstream {
         });
         // Closed outside the lock.
         drop(closed);
+        self.unkept.lock().retain(|_, until| *until > Instant::now());
     }
 }
 
 impl Connection {
-    async fn exchange(self, request: Request<'_>, first_byte: Duration) -> Result<Answer, ExchangeError> {
-        timeout(first_byte, self.head_of_answer(request)).await.unwrap_or(Err(ExchangeError::Timeout))
+    async fn exchange(self, request: Request<'_>, first_byte: Duration) -> Result<Answer, Lost> {
+        let answer = timeout(first_byte, self.head_of_answer(request)).await;
+        answer.unwrap_or(Err(Lost::Error(ExchangeError::Timeout)))
     }
 
-    async fn head_of_answer(mut self, request: Request<'_>) -> Result<Answer, ExchangeError> {
+    async fn head_of_answer(mut self, request: Request<'_>) -> Result<Answer, Lost> {
         let started = Instant::now();
         let (first, partial) = match self.first_bytes(request).await {
             Ok(first) => first,
@@ -254,24 +299,27 @@ impl Connection {
         };
         self.wire.rewind(first);
         let mut session = HttpSession::new(self.wire);
-        session.read_response().await.map_err(|_| ExchangeError::Broken)?;
+        session.read_response().await.map_err(|_| Lost::Error(ExchangeError::Broken))?;
         // The session does not know that the answer to a HEAD has no body: its connection is not used again.
         let partial = partial || request.bodiless;
         Ok(Answer { session, partial, share: self.share, engine: self.engine })
     }
 
     /// Why not a byte came, when no first byte but that error did.
-    async fn no_byte(&self, error: &io::Error, started: Instant) -> ExchangeError {
+    async fn no_byte(&self, error: &io::Error, started: Instant) -> Lost {
         if !self.reused {
-            return self.wire.refusal().map_or(ExchangeError::NoByte, ExchangeError::Tls);
+            return Lost::Error(self.wire.refusal().map_or(ExchangeError::NoByte, ExchangeError::Tls));
         }
         let (elapsed, race) = (started.elapsed(), started + KEEP_ALIVE_RACE);
-        let nothing_begun = match error.kind() {
-            _ if elapsed < NOTHING_BEGUN => true,
+        let is_reset = match error.kind() {
             io::ErrorKind::UnexpectedEof => timeout_at(race, self.wire.reset()).await.is_ok(),
             _ => elapsed < KEEP_ALIVE_RACE,
         };
-        if nothing_begun { ExchangeError::Gone } else { ExchangeError::NoByte }
+        match is_reset {
+            true => Lost::Unread,
+            false if elapsed < NOTHING_BEGUN => Lost::AtOnce,
+            false => Lost::Error(ExchangeError::NoByte),
+        }
     }
 
     /// The first bytes of the answer, never none, and whether they came before the request had left. An unexpected end is
@@ -346,9 +394,24 @@ mod tests {
             read_request(&mut engine).await;
             engine.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &Count::default()), serve);
         upstream.release(answer.unwrap()).await;
         (peer, listener, engine)
+    }
+
+    /// Nobody else may have the request: it may be what the engine has died of.
+    #[tokio::test]
+    async fn an_engine_that_read_the_request_and_is_no_more_is_not_gone_before_it() {
+        let upstream = Upstream::new(SECOND, SECOND);
+        let (peer, listener, mut engine) = pooled(&upstream).await;
+        let connection = upstream.connect(peer.into()).await.unwrap();
+        let die = async {
+            read_request(&mut engine).await;
+            drop((listener, engine));
+        };
+        let again = Count::default();
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &again), die);
+        assert_eq!((answer.err(), again.read()), (Some(ExchangeError::NoByte), 0));
     }
 
     /// The next endpoint may have the request: nothing has begun at this one.
@@ -359,7 +422,10 @@ mod tests {
         let connection = upstream.connect(peer.into()).await.unwrap();
         assert!(connection.reused);
         drop((listener, engine));
-        assert_eq!(upstream.exchange(connection, ASK, SECOND).await.err(), Some(ExchangeError::Gone));
+        assert_eq!(
+            upstream.exchange(connection, ASK, SECOND, &Count::default()).await.err(),
+            Some(ExchangeError::Gone)
+        );
     }
 
     /// It may have begun: it had read the request whole, and took its time.
@@ -373,7 +439,7 @@ mod tests {
             sleep(2 * NOTHING_BEGUN).await;
             drop(engine);
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &Count::default()), die);
         assert_eq!(answer.err(), Some(ExchangeError::NoByte));
     }
 
@@ -413,10 +479,11 @@ mod tests {
             read_request(&mut anew).await;
             anew.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
-        assert_eq!(
-            answer.map(|answer| answer.session.get_status()).ok().flatten(),
-            Some(http::StatusCode::NO_CONTENT)
-        );
+        let again = Count::default();
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &again), serve);
+        let answer = answer.unwrap();
+        assert_eq!((answer.session.get_status(), again.read()), (Some(http::StatusCode::NO_CONTENT), 1));
+        upstream.release(answer).await;
+        assert!(upstream.pool.lock().is_empty(), "for a while none is kept");
     }
 }

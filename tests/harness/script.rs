@@ -33,6 +33,8 @@ pub enum Step {
     Close,
     /// Resets the connection.
     Reset,
+    /// The process is no more: its connections close, and its port refuses.
+    Die,
 }
 
 /// How one request is served.

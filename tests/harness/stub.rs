@@ -37,6 +37,8 @@ struct Shared {
     script: Mutex<Script>,
     /// Whether connections are left in the backlog.
     resting: watch::Sender<bool>,
+    /// Whether the process is no more.
+    dead: watch::Sender<bool>,
     /// When a connection is closed on which no further request comes; from the end of the last.
     idle: Mutex<Option<Duration>>,
 }
@@ -62,6 +64,7 @@ impl Stub {
             metrics,
             script: Mutex::new(script),
             resting: watch::Sender::default(),
+            dead: watch::Sender::default(),
             idle: Mutex::default(),
         });
         let accepting = Mutex::new(Some(tokio::spawn(accept(shared.clone(), listener))));
@@ -180,10 +183,11 @@ impl Drop for Stub {
 /// Accepts until aborted; the connections end with it.
 async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     let mut connections = JoinSet::new();
-    let mut resting = shared.resting.subscribe();
+    let (mut resting, mut dead) = (shared.resting.subscribe(), shared.dead.subscribe());
     loop {
         let accepted = tokio::select! {
             biased;
+            _ = dead.wait_for(|dead| *dead) => return,
             _ = resting.wait_for(|resting| *resting) => None,
             accepted = listener.accept() => Some(accepted),
         };
@@ -303,7 +307,7 @@ impl Connection {
     /// Takes the steps, unless the peer goes first.
     async fn answer(&mut self, answer: Answer) -> Ending {
         let Self { shared, reader, writer, .. } = self;
-        let steps = take_steps(&shared.log, writer, answer.steps);
+        let steps = take_steps(shared, writer, answer.steps);
         if answer.reading == Reading::HeadOnly {
             return steps.await.unwrap_or(Ending::Abandoned);
         }
@@ -328,7 +332,11 @@ impl Connection {
     }
 }
 
-async fn take_steps(log: &Log, writer: &mut OwnedWriteHalf, steps: Vec<Step>) -> Result<Ending> {
+async fn take_steps(
+    Shared { log, dead, .. }: &Shared,
+    writer: &mut OwnedWriteHalf,
+    steps: Vec<Step>,
+) -> Result<Ending> {
     for step in steps {
         match step {
             Step::Write(bytes) => writer.write_all(&bytes).await?,
@@ -338,6 +346,10 @@ async fn take_steps(log: &Log, writer: &mut OwnedWriteHalf, steps: Vec<Step>) ->
             Step::Hang => std::future::pending().await,
             Step::Close => return Ok(Ending::Closed),
             Step::Reset => return Ok(Ending::Reset),
+            Step::Die => {
+                dead.send_replace(true);
+                std::future::pending().await
+            }
         }
     }
     Ok(Ending::Next)

@@ -10,10 +10,11 @@ pub(crate) struct PoolFigures {
     /// Turned away at once, and after a wait.
     pub(crate) saturated: [u64; 2],
     pub(crate) retries_denied: u64,
+    pub(crate) resent: u64,
 }
 
 /// What the page shows of each pool.
-pub(super) const FAMILIES: [Family<PoolFigures>; 5] = [
+pub(super) const FAMILIES: [Family<PoolFigures>; 6] = [
     gauge("prefixroute_pool_in_flight", |of| of.in_flight.into(), "Requests of a pool in flight."),
     gauge(
         "prefixroute_pool_waiting",
@@ -31,5 +32,10 @@ pub(super) const FAMILIES: [Family<PoolFigures>; 5] = [
         "prefixroute_pool_retries_denied_total",
         |of| of.retries_denied as f64,
         "Requests that were not sent once more because the retry budget was spent.",
+    ),
+    counter(
+        "prefixroute_pool_resent_total",
+        |of| of.resent as f64,
+        "Requests sent to the same engine again because a kept connection ended before it answered.",
     ),
 ];

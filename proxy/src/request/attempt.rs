@@ -163,7 +163,7 @@ impl Forward<'_> {
         let head = head.ok_or(refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let (api, first_byte) = (self.record.api, pool.config.timeouts.first_byte);
-        let exchange = pool.upstream.exchange(connection, request, first_byte);
+        let exchange = pool.upstream.exchange(connection, request, first_byte, &pool.known.resent);
         // Once the request is written, while the engine works.
         let learning = async { pool.learn(api, &body.bytes, decision) };
         let exchange = async { tokio::join!(biased; exchange, learning).0 };
@@ -172,7 +172,12 @@ impl Forward<'_> {
                 Ok(status) => Ok((answer, status)),
                 Err(kind) => Err(Unanswered::MayHaveBegun(kind)),
             },
-            Err(ExchangeError::Gone | ExchangeError::Tls(_)) => Err(Unanswered::NotBegun),
+            Err(ExchangeError::Tls(_)) => Err(Unanswered::NotBegun),
+            // The first time it was the engine's end that was to come anyhow. The second time it may be the request's doing.
+            Err(ExchangeError::Gone) if !std::mem::replace(&mut self.met_a_death, true) => {
+                Err(Unanswered::NotBegun)
+            }
+            Err(ExchangeError::Gone) => Err(Unanswered::MayHaveBegun(Kind::UpstreamBroke)),
             Err(ExchangeError::NoByte | ExchangeError::Broken) => {
                 Err(Unanswered::MayHaveBegun(Kind::UpstreamBroke))
             }

@@ -51,6 +51,8 @@ pub(super) struct Forward<'a> {
     pub(super) candidates: &'a Candidates,
     /// The right to try an endpoint that is left out, if this request has it; the first try is that.
     pub(super) trial: Option<Trial>,
+    /// An engine was gone when the request came on a kept connection.
+    pub(super) met_a_death: bool,
     /// Set once a second engine was chosen for a request that the first one had: what the client is told if it cannot be had.
     pub(super) moved: Option<Refusal>,
 }

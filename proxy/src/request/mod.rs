@@ -138,7 +138,16 @@ impl Front {
                 visit.admit_prompt(&body, &decision, pool, clock).map_err(Stop::Refuse)?;
             }
             let (router, candidates) = (&self.router, &candidates);
-            let forward = Forward { router, visit, session, record, candidates, trial, moved: None };
+            let forward = Forward {
+                router,
+                visit,
+                session,
+                record,
+                candidates,
+                trial,
+                met_a_death: false,
+                moved: None,
+            };
             body = match forward.run(decision, first, body).await? {
                 Forwarded::Whole => return Ok(()),
                 // Those are known to be down now, and others stand best.
@@ -207,7 +216,11 @@ impl Front {
             }
             Err(Stop::MidStream) => {
                 record.trouble(Kind::MidStream);
-                session.shutdown().await;
+                match session.req_header().version {
+                    // It has no chunks whose last could be missing.
+                    Version::HTTP_10 => client::end_by_reset(&session),
+                    _ => session.shutdown().await,
+                }
                 return None;
             }
         }
