@@ -11,7 +11,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use bench::fake_server::{FakeServer, FakeServerOptions, RunningFakeServer};
-use bench::replay::{self, ReplayOptions, report};
+use bench::replay::body::Edits;
+use bench::replay::{self, Pace, Plan, Target, report};
 use bench::review::{ReviewArgs, ReviewError, run};
 use bench::trace::{TraceRequest, file};
 use clap::Parser;
@@ -196,8 +197,10 @@ async fn with_nothing_read_the_review_says_why_and_fails() {
 async fn send_in_turn(trace: &[TraceRequest], servers: &[RunningFakeServer]) {
     for (place, server) in servers.iter().enumerate() {
         let part: Vec<_> = trace.iter().skip(place).step_by(servers.len()).cloned().collect();
-        let url = format!("{}/v1/chat/completions", server.url());
-        let records = replay::send(&part, &ReplayOptions { url, stream: false }, &|_| {}).await.unwrap();
+        let plan = Arc::new(Plan::of_bodies(part, Edits::default()));
+        let (target, pace) =
+            (Arc::new(Target::of(&server.url())), Pace::Open { speed: 1.0, in_flight_max: usize::MAX });
+        let records = replay::collect(&plan, &target, pace, &|_| {}).await.unwrap();
         assert_eq!(report::failures(&records), None);
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct Upstream {
     pool: Mutex<HashMap<Key, Vec<Idle>>>,
     /// Engines of which no connection is kept, and until when.
     unkept: Mutex<HashMap<Key, Instant>>,
+    /// Requests that went out on a new connection because a kept one ended.
+    pub(crate) resent: Count,
     connect: Duration,
     idle: Duration,
 }
@@ -150,7 +152,8 @@ pub(crate) struct Answer {
 impl Upstream {
     /// `connect` bounds connecting; an idle connection is closed after `idle`.
     pub(crate) fn new(connect: Duration, idle: Duration) -> Self {
-        Self { pool: Mutex::default(), unkept: Mutex::default(), connect, idle }
+        let (pool, unkept, resent) = Default::default();
+        Self { pool, unkept, resent, connect, idle }
     }
 
     /// A pooled connection if there is one that lives, else a new one.
@@ -205,7 +208,7 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that the engine closed
-    /// before it read the request, or at once, is replaced by a new one, once, which `again` counts: nothing has begun. Where
+    /// before it read the request, or at once, is replaced by a new one, once: nothing has begun. Where
     /// there is no new one, only a reset says that another engine may have the request: what read it may have died of it.
     /// Cancel by dropping: the connection closes, the engine aborts.
     pub(crate) async fn exchange(
@@ -213,7 +216,6 @@ impl Upstream {
         connection: Connection,
         request: Request<'_>,
         first_byte: Duration,
-        again: &Count,
     ) -> Result<Answer, ExchangeError> {
         let engine = connection.reused.then(|| connection.engine.clone());
         let lost = match connection.exchange(request, first_byte).await {
@@ -228,7 +230,7 @@ impl Upstream {
         };
         self.keep_none(engine.key());
         let anew = self.connect_anew(engine).await.map_err(|_| gone)?;
-        again.add(1);
+        self.resent.add(1);
         anew.exchange(request, first_byte).await.map_err(|lost| match lost {
             Lost::Error(error) => error,
             Lost::Unread | Lost::AtOnce => ExchangeError::NoByte,
@@ -394,7 +396,7 @@ mod tests {
             read_request(&mut engine).await;
             engine.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &Count::default()), serve);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
         upstream.release(answer.unwrap()).await;
         (peer, listener, engine)
     }
@@ -409,9 +411,8 @@ mod tests {
             read_request(&mut engine).await;
             drop((listener, engine));
         };
-        let again = Count::default();
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &again), die);
-        assert_eq!((answer.err(), again.read()), (Some(ExchangeError::NoByte), 0));
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
+        assert_eq!((answer.err(), upstream.resent.read()), (Some(ExchangeError::NoByte), 0));
     }
 
     /// The next endpoint may have the request: nothing has begun at this one.
@@ -422,10 +423,7 @@ mod tests {
         let connection = upstream.connect(peer.into()).await.unwrap();
         assert!(connection.reused);
         drop((listener, engine));
-        assert_eq!(
-            upstream.exchange(connection, ASK, SECOND, &Count::default()).await.err(),
-            Some(ExchangeError::Gone)
-        );
+        assert_eq!(upstream.exchange(connection, ASK, SECOND).await.err(), Some(ExchangeError::Gone));
     }
 
     /// It may have begun: it had read the request whole, and took its time.
@@ -439,7 +437,7 @@ mod tests {
             sleep(2 * NOTHING_BEGUN).await;
             drop(engine);
         };
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &Count::default()), die);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), die);
         assert_eq!(answer.err(), Some(ExchangeError::NoByte));
     }
 
@@ -479,10 +477,12 @@ mod tests {
             read_request(&mut anew).await;
             anew.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
         };
-        let again = Count::default();
-        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND, &again), serve);
+        let (answer, ()) = tokio::join!(upstream.exchange(connection, ASK, SECOND), serve);
         let answer = answer.unwrap();
-        assert_eq!((answer.session.get_status(), again.read()), (Some(http::StatusCode::NO_CONTENT), 1));
+        assert_eq!(
+            (answer.session.get_status(), upstream.resent.read()),
+            (Some(http::StatusCode::NO_CONTENT), 1)
+        );
         upstream.release(answer).await;
         assert!(upstream.pool.lock().is_empty(), "for a while none is kept");
     }

@@ -23,7 +23,7 @@ pub(super) fn pool(pool: &Pool) -> Row<PoolFigures> {
         waited: gate.waited.read(),
         saturated: [gate.refused.read(), gate.expired.read()],
         retries_denied,
-        resent: pool.known.resent.read(),
+        resent: pool.upstream.resent.read(),
     };
     Row { labels: format!("pool=\"{}\"", pool.config.name), figures }
 }

@@ -44,8 +44,6 @@ pub(crate) struct Knowledge {
     pub(crate) budget: Budget,
     /// Those that were not, because the budget was spent.
     pub(crate) retries_denied: Count,
-    /// Requests that went out on a new connection because a kept one ended.
-    pub(crate) resent: Count,
     next_probe_ms: AtomicU64,
     ids: Mutex<Ids>,
 }

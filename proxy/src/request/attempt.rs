@@ -163,7 +163,7 @@ impl Forward<'_> {
         let head = head.ok_or(refuse(Kind::BadRequest))?;
         let request = Request { head: &head, body: &body.bytes, bodiless };
         let (api, first_byte) = (self.record.api, pool.config.timeouts.first_byte);
-        let exchange = pool.upstream.exchange(connection, request, first_byte, &pool.known.resent);
+        let exchange = pool.upstream.exchange(connection, request, first_byte);
         // Once the request is written, while the engine works.
         let learning = async { pool.learn(api, &body.bytes, decision) };
         let exchange = async { tokio::join!(biased; exchange, learning).0 };

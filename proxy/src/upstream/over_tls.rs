@@ -77,10 +77,8 @@ async fn pooled(upstream: &Upstream, engine: &Engine, transport: &Transport) -> 
     let (connection, accepted) = tokio::join!(upstream.connect(transport.clone()), engine.accept());
     let (connection, mut accepted) = (connection.unwrap(), accepted.unwrap());
     assert!(!connection.reused);
-    let (reply, ()) = tokio::join!(
-        upstream.exchange(connection, ASK, DEADLINE, &Count::default()),
-        answer(&mut accepted, ASK, EMPTY)
-    );
+    let (reply, ()) =
+        tokio::join!(upstream.exchange(connection, ASK, DEADLINE), answer(&mut accepted, ASK, EMPTY));
     upstream.release(reply.unwrap()).await;
     accepted
 }
@@ -229,7 +227,7 @@ async fn the_router_shows_its_certificate_where_it_has_one() {
             };
             let ask = async {
                 let connection = upstream.connect(transport).await.unwrap();
-                upstream.exchange(connection, request, DEADLINE, &Count::default()).await.err()
+                upstream.exchange(connection, request, DEADLINE).await.err()
             };
             assert_eq!(tokio::join!(ask, serve).0, failure, "{shows}");
         }
@@ -248,7 +246,7 @@ async fn a_connection_is_used_again() {
         arrival(&upstream, &transport).await;
         let connection = upstream.connect(transport.clone()).await.unwrap();
         assert!(connection.reused);
-        let exchange = upstream.exchange(connection, ASK, DEADLINE, &Count::default());
+        let exchange = upstream.exchange(connection, ASK, DEADLINE);
         let (reply, ()) = tokio::join!(exchange, answer(&mut accepted, ASK, EMPTY));
         upstream.release(reply.unwrap()).await;
     }
@@ -332,8 +330,7 @@ async fn a_pooled_connection_that_the_engine_closed_is_replaced() {
             drop(accepted);
             answer(&mut engine.accept().await.unwrap(), ASK, EMPTY).await;
         };
-        let (reply, ()) =
-            tokio::join!(upstream.exchange(connection, ASK, DEADLINE, &Count::default()), serve);
+        let (reply, ()) = tokio::join!(upstream.exchange(connection, ASK, DEADLINE), serve);
         assert!(reply.is_ok(), "{shows}");
     }
 }
@@ -372,7 +369,7 @@ async fn answers_of_all_sizes_come_whole() {
         let body: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n");
         let exchange = async {
-            let mut reply = upstream.exchange(connection, ASK, DEADLINE, &Count::default()).await.unwrap();
+            let mut reply = upstream.exchange(connection, ASK, DEADLINE).await.unwrap();
             let mut whole = Vec::new();
             while let Some(chunk) = reply.session.read_body_bytes().await.unwrap() {
                 whole.extend_from_slice(&chunk);
@@ -402,7 +399,7 @@ async fn an_answer_that_ends_with_its_connection_is_whole_only_with_a_word() {
         };
         let exchange = async {
             let connection = upstream.connect(transport).await.unwrap();
-            let mut reply = upstream.exchange(connection, ASK, DEADLINE, &Count::default()).await.unwrap();
+            let mut reply = upstream.exchange(connection, ASK, DEADLINE).await.unwrap();
             let first = reply.session.read_body_bytes().await;
             (first.unwrap(), reply.session.read_body_bytes().await)
         };
@@ -420,10 +417,7 @@ async fn an_early_answer_is_heard_while_the_body_is_written() {
     let body = vec![b'x'; 30_000_000];
     let exchange = async {
         let connection = upstream.connect(transport).await.unwrap();
-        let reply = upstream
-            .exchange(connection, Request { body: &body, ..ASK }, DEADLINE, &Count::default())
-            .await
-            .unwrap();
+        let reply = upstream.exchange(connection, Request { body: &body, ..ASK }, DEADLINE).await.unwrap();
         assert!(reply.partial);
         reply.session.get_status()
     };
