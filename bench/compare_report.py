@@ -67,7 +67,8 @@ def medians(records):
     """section -> figure -> case -> proxy -> median, for machines to read."""
     found = {}
     for section, key in (("load", "cpu_us"), ("load", "rps"), ("load", "decision_us"), ("rate", "p50_ms"), ("rate", "p99_ms"), ("rate", "goodput"),
-                         ("streams", "cpu_us"), ("streams", "first_p50_ms"), ("streams", "total_p50_ms"), ("streams", "total_p99_ms"), ("streams", "gap_p99_ms")):
+                         ("streams", "cpu_us"), ("streams", "first_p50_ms"), ("streams", "total_p50_ms"), ("streams", "total_p99_ms"),
+                         ("streams", "gap_p99_ms")):
         for proxy, cases in series(records, section, key).items():
             for case, rounds in cases.items():
                 if rounds:
@@ -165,7 +166,8 @@ def rate_table(records):
             direct = {key: keys[key].get("direct", {}).get(case, {}) for key in keys}
             rows.append([title(proxy), number(median(p50.values())), number(median(p99.values())), number(over(p50, direct["p50_ms"]), True),
                          number(over(p99, direct["p99_ms"]), True), f"{number(median(goodput.values()))} %", f"{sum(failed[proxy].get(case, {}).values()):,}"])
-        yield f"{case} at {rate:g} requests/s", table(["proxy", "p50 ms", "p99 ms", "p50 over no proxy", "p99 over no proxy", "goodput", "not answered right"], rows)
+        yield f"{case} at {rate:g} requests/s", table(
+            ["proxy", "p50 ms", "p99 ms", "p50 over no proxy", "p99 over no proxy", "goodput", "not answered right"], rows)
 
 
 def stream_table(records):
@@ -182,7 +184,8 @@ def stream_table(records):
             rows.append([title(proxy), cost, ratios, *(number(over(rounds[key], direct[key]), True) for key in keys[1:5]),
                          number(median(rounds["gap_p99_ms"].values()))])
         yield f"Streams: {case}, one every 10 ms", table(
-            ["proxy", "CPU µs a token", "/ Pingora / nginx", "first byte p50 ms over no proxy", "p99", "whole stream p50 ms over no proxy", "p99", "gap p99 ms"], rows)
+            ["proxy", "CPU µs a token", "/ Pingora / nginx", "first byte p50 ms over no proxy", "p99",
+             "whole stream p50 ms over no proxy", "p99", "gap p99 ms"], rows)
 
 
 def memory_table(standing, records):
@@ -206,8 +209,8 @@ def head(page):
     yield (f"Made {facts['made']} by `{facts['command']}`, sources {facts['sources'] or 'unknown'}.\n\n"
            f"{facts['cores']} CPUs ({facts['cpu']}), {facts['memory_gib']:g} GiB, Linux {facts['kernel']}, loopback. Proxies: one worker thread each, CPU "
            f"{facts['proxy_cpu']}; load and engines: CPU {facts['load_cpus']}. {tools}, Python {facts['python']}.\n"
-           f"{options['replicas']} engines, {options['connections']} connections kept open, {options['rounds']} rounds, turns of {options['seconds']} s, interleaved and "
-           f"turned round; medians over rounds, ratios within a round. Other processes used {others.get('median', 0):g} CPUs in the median turn, "
+           f"{options['replicas']} engines, {options['connections']} connections kept open, {options['rounds']} rounds, "
+           f"turns of {options['seconds']} s, interleaved and turned round; medians over rounds, ratios within a round. Other processes used {others.get('median', 0):g} CPUs in the median turn, "
            f"{others.get('p90', 0):g} in the 90th percentile.\n")
     if others.get("median", 0) > NOISE_CPUS_MAX:
         yield "**The machine was not quiet.** Ratios hold roughly, CPU times read high, requests a second and latencies tell little.\n"
@@ -221,7 +224,10 @@ def inside(records):
     """The other figure of trap 1, if there is one."""
     values = series(records, "load", "decision_us").get("prefixroute", {})
     means = [f"{number(median(rounds.values()))} µs ({case})" for case, rounds in values.items() if rounds]
-    return f"Within prefixroute, by its own histogram, a decision takes {', '.join(means)} in the mean: what a request costs the machine is the table above." if means else ""
+    if not means:
+        return ""
+    return (f"Within prefixroute, by its own histogram, a decision takes {', '.join(means)} in the mean: "
+            "what a request costs the machine is the table above.")
 
 
 def markdown(page):
