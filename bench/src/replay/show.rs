@@ -36,7 +36,7 @@ fn alone(name: &str, outcome: &Outcome, told: &Told<'_>) -> String {
         .iter()
         .filter_map(|(name, one)| Some(format!("server {name}: {}\n", one.as_ref().err()?)));
     let remarks = counted.remarks.iter().map(|remark| format!("{remark}\n"));
-    parts.push(faults.chain(remarks).collect());
+    parts.push(faults.chain(remarks).chain([warning(tally)]).collect());
     parts.retain(|part| !part.is_empty());
     parts.join("\n")
 }
@@ -72,7 +72,9 @@ fn times(tally: &Tally) -> String {
         let at = |share| spans.at(share).map_or("-".to_owned(), span);
         [name.to_owned(), at(0.5), at(0.9), at(0.95), at(0.99), at(1.0)]
     };
-    let seen = kinds.into_iter().filter(|(_, spans)| spans.count() > 0);
+    // A closed loop has no time at which a request is due: its sender is never late.
+    let told = |spans: &Spans| spans.at(1.0).is_some_and(|most| !most.is_zero());
+    let seen = kinds.into_iter().filter(|(_, spans)| told(spans));
     table(["", "p50", "p90", "p95", "p99", "max"], seen.map(row))
 }
 
@@ -159,15 +161,37 @@ fn side_by_side(several: &[(&Played, Outcome)], told: &Told<'_>) -> String {
         (if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") }, pace(told.pace));
     let mut late = Spans::default();
     several.iter().for_each(|(_, outcome)| late.merge(&outcome.tally.late));
-    let at = |share| late.at(share).map_or("-".to_owned(), span);
-    let (p99, max) = (at(0.99), at(1.0));
-    let head = format!(
-        "{count} of {} requests, {pace}, one after another; sender late: p99 {p99}, max {max}\n\n",
-        told.requests
-    );
+    let head =
+        format!("{count} of {} requests, {pace}, one after another{}\n\n", told.requests, lateness(&late));
     let notes: String = several.iter().map(|(played, outcome)| notes(&played.lane.name, outcome)).collect();
     let notes = if notes.is_empty() { notes } else { format!("\n{notes}") };
     head + &comparison(several, &told.slo) + &notes
+}
+
+/// How late the sender was; nothing of one that was never late, as in a closed loop.
+fn lateness(late: &Spans) -> String {
+    match (late.at(0.99), late.at(1.0)) {
+        (Some(p99), Some(most)) if !most.is_zero() => {
+            format!("; sender late: p99 {}, max {}", span(p99), span(most))
+        }
+        _ => String::new(),
+    }
+}
+
+/// Lateness of the sender above which its figures are those of its own machine.
+const LATE_MAX: Duration = Duration::from_millis(50);
+
+/// A line for who reads percentiles that are not the servers'.
+fn warning(tally: &Tally) -> String {
+    match tally.late.at(0.99) {
+        Some(late) if late > LATE_MAX => {
+            let late = span(late);
+            format!(
+                "requests left up to {late} late (p99): this machine was busy, or --in-flight was reached; all times include it\n"
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// A column: its head, and how a cell is made.
@@ -213,7 +237,8 @@ fn notes(name: &str, Outcome { tally, counted }: &Outcome) -> String {
     let failures = failures(tally);
     let failures = failures.lines().map(|line| format!("{line}\n"));
     let remarks = counted.remarks.iter().map(|remark| format!("{remark}\n"));
-    failures.chain(faults).chain(remarks).map(|line| format!("{name}: {line}")).collect()
+    let warning = Some(warning(tally)).filter(|line| !line.is_empty());
+    failures.chain(faults).chain(remarks).chain(warning).map(|line| format!("{name}: {line}")).collect()
 }
 
 fn at(spans: &Spans, share: f64) -> String {
