@@ -210,7 +210,8 @@ def head(page):
            f"{facts['cores']} CPUs ({facts['cpu']}), {facts['memory_gib']:g} GiB, Linux {facts['kernel']}, loopback. Proxies: one worker thread each, CPU "
            f"{facts['proxy_cpu']}; load and engines: CPU {facts['load_cpus']}. {tools}, Python {facts['python']}.\n"
            f"{options['replicas']} engines, {options['connections']} connections kept open, {options['rounds']} rounds, "
-           f"turns of {options['seconds']} s, interleaved and turned round; medians over rounds, ratios within a round. Other processes used {others.get('median', 0):g} CPUs in the median turn, "
+           f"turns of {options['seconds']} s, interleaved and turned round; "
+           f"medians over rounds, ratios within a round. Other processes used {others.get('median', 0):g} CPUs in the median turn, "
            f"{others.get('p90', 0):g} in the 90th percentile.\n")
     if others.get("median", 0) > NOISE_CPUS_MAX:
         yield "**The machine was not quiet.** Ratios hold roughly, CPU times read high, requests a second and latencies tell little.\n"
