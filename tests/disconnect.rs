@@ -292,7 +292,12 @@ async fn a_client_gone_while_the_engine_streams_is_noticed_by_the_writes() {
 
 /// Bytes of a next request, as many as fit a buffer, or more than the router sets aside, lie between it and the client's leaving.
 async fn gone_behind_a_next_request(leave: Leave) {
-    for size in [4 << 10, 64 << 10, 300 << 10] {
+    // Behind more than is set aside a reset shows, and an end only if the system had room for what lies before it.
+    let sizes: &[usize] = match leave {
+        Leave::Rst => &[4 << 10, 64 << 10, 300 << 10],
+        _ => &[4 << 10, 64 << 10],
+    };
+    for &size in sizes {
         let stub = Stub::answering(silent_after(PLAIN)).await;
         let router = Setup::of(&[&stub]).start().await;
         let mut client = Client::connect(router.data).await;

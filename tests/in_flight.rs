@@ -110,9 +110,9 @@ async fn an_endpoint_that_refuses_keeps_nothing_and_the_next_one_neither() {
 
 #[tokio::test]
 async fn a_request_that_is_sent_again_gives_its_load_back_once() {
-    let stub = Stub::start().await;
-    let router = Setup::of(&[&stub]).start().await;
     for (seed, body) in (0..).zip([streamed, prompts::cold]) {
+        let stub = Stub::start().await;
+        let router = Setup::of(&[&stub]).start().await;
         stub.always(Answer::json(200, "{}"));
         router.chat(body(seed)).await;
         let (warm, before) = (stub.last().connection, stub.count());

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use config::{
-    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, Dns, Edge, Ending, Endpoint,
-    Engine, EngineKind, Flags, Health, Index, KeyHash, Limits, Listener, Load, Network, PathPattern, Pool,
-    PoolLimits, Protocol, Queue, Retry, Secret, ServerTls, Tenant, TenantLimits, Timeouts, Tokenizer, load,
+    AccessLog, Certificate, ClientKey, ClientTimeouts, ClientTls, Config, Cors, DecisionLog, Dns, Edge,
+    Ending, Endpoint, Engine, EngineKind, Flags, Health, Index, KeyHash, Limits, Listener, Load, Network,
+    PathPattern, Pool, PoolLimits, Protocol, Queue, Retry, Secret, ServerTls, Tenant, TenantLimits, Timeouts,
+    Tokenizer, load,
 };
 use given::values::{SECOND, default_pool, endpoint, listener, strings};
 use given::{EVERY_KEY, Given};

@@ -270,7 +270,7 @@ fn what_holds_is_explained_and_secrets_are_not() {
         "pools[1].load.scrape_interval: 100ms  # default",
         "tenants[0].keys[0]: ${CHAT_KEY}  # f:96:12",
         "tenants[1].keys[0]: sha256:…  # f:107:9",
-        "drain: 1h  # f:131:8",
+        "drain: 1h  # f:135:8",
     ] {
         let (value, origin) = line.split_once("  # ").unwrap();
         let found = text.lines().filter_map(|line| line.split_once("  # "));

@@ -44,7 +44,8 @@ const READ_BUFFER_BYTES: usize = 16 * 1024;
 const WRITE_BUFFER_BYTES: usize = 4 * 1024;
 /// Bytes of next requests that are set aside.
 const AHEAD_BYTES_MAX: usize = 256 * 1024;
-/// How often a client with more than that is looked at: its leaving lies behind what is not read.
+/// How often a client with more than that is looked at: its leaving lies behind what is not read. A reset shows, and an end if
+/// the system has room for all that lies before it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// HTTP/2's client preface (RFC 9113, 3.4).
