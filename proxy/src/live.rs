@@ -80,7 +80,7 @@ impl Live {
         let tls = listeners(&config, before)?;
         let edge = Edge::after(before.map(|before| &before.edge), &config.edge);
         // Last: a file that is opened anew is taken at once.
-        let (access_log, decision_log) = logs(&config, before)?;
+        let (access_log, decision_log) = (access_log(&config, before)?, decision_log(&config, before)?);
         let routes = ArcSwap::from_pointee(Routes::new(&config.pools));
         let live = Self { version, config, pools, edge, tls, access_log, decision_log, routes };
         live.refresh_routes();
@@ -115,7 +115,9 @@ impl Live {
 
     /// Opens the logs anew: their files may have been renamed. Errors: one cannot be opened; the old one goes on.
     pub(crate) fn reopen_logs(&self) -> Result<(), BuildError> {
-        logs(&self.config, Some(self)).map(|_| ())
+        access_log(&self.config, Some(self))?;
+        decision_log(&self.config, Some(self))?;
+        Ok(())
     }
 }
 
@@ -131,24 +133,20 @@ fn listeners(config: &Config, before: Option<&Live>) -> Result<Vec<Option<Arc<Se
     config.listeners.iter().enumerate().map(made).collect()
 }
 
-/// The log of requests and that of decisions.
-fn logs(
-    config: &Config,
-    before: Option<&Live>,
-) -> Result<(Option<Arc<Lines>>, Option<Arc<Lines>>), BuildError> {
-    let requests = config.access_log.as_ref().map(|to| {
-        let path = match to {
-            config::AccessLog::Stdout => PathBuf::from("stdout"),
-            config::AccessLog::File(path) => path.clone(),
-        };
-        let running = before.and_then(|before| before.access_log.clone());
-        log(("access_log", "access log"), path, access_log::open(to), running)
-    });
-    let decisions = config.decision_log.as_ref().map(|to| {
-        let running = before.and_then(|before| before.decision_log.clone());
-        log(("decision_log", "decision log"), to.path.clone(), decision_log::open(to), running)
-    });
-    Ok((requests.transpose()?, decisions.transpose()?))
+fn access_log(config: &Config, before: Option<&Live>) -> Result<Option<Arc<Lines>>, BuildError> {
+    let Some(to) = &config.access_log else { return Ok(None) };
+    let path = match to {
+        config::AccessLog::Stdout => PathBuf::from("stdout"),
+        config::AccessLog::File(path) => path.clone(),
+    };
+    let running = before.and_then(|before| before.access_log.clone());
+    log(("access_log", "access log"), path, access_log::open(to), running).map(Some)
+}
+
+fn decision_log(config: &Config, before: Option<&Live>) -> Result<Option<Arc<Lines>>, BuildError> {
+    let Some(to) = &config.decision_log else { return Ok(None) };
+    let running = before.and_then(|before| before.decision_log.clone());
+    log(("decision_log", "decision log"), to.path.clone(), decision_log::open(to), running).map(Some)
 }
 
 /// The running log with another sink, or a new one.

@@ -257,7 +257,7 @@ impl Upstream {
             return;
         }
         session.respect_keepalive();
-        let Some(wire) = session.reuse().await.and_then(|stream| Wire::of(stream)) else {
+        let Some(wire) = session.reuse().await.and_then(Wire::of) else {
             return;
         };
         if !self.keeps(engine.key()) {

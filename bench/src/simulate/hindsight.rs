@@ -106,9 +106,8 @@ impl Heirs {
         for place in 0..workload.len() {
             last.extend(blocks(place).map(|block| (block, place)));
         }
-        let key = |place: usize| {
-            blocks(place).filter(|block| last.get(block).is_some_and(|&last| last > place)).last()
-        };
+        let key =
+            |place: usize| blocks(place).rfind(|block| last.get(block).is_some_and(|&last| last > place));
         let keys: Vec<Option<u64>> = (0..workload.len()).map(key).collect();
         let mut places: HashMap<u64, Vec<usize>> =
             keys.iter().flatten().map(|&key| (key, Vec::new())).collect();
