@@ -19,7 +19,7 @@ pub struct Counts {
     histograms: [Option<Histogram>; HISTOGRAMS.len()],
 }
 
-/// The counters, by their place in [`COUNTERS`].
+/// The counters, by their place in `COUNTERS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// Prompt tokens that were looked up in the prefix cache.
@@ -34,7 +34,7 @@ pub enum Counter {
     ExternalHits,
 }
 
-/// The histograms, by their place in [`HISTOGRAMS`].
+/// The histograms, by their place in `HISTOGRAMS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     /// Seconds from arrival to the first token.
