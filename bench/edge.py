@@ -30,6 +30,7 @@ BROWSERS = "cors: {origins: [\"https://app.example\"]}\n"
 PATHS = "paths: [/v1/*]\n"
 PROXIES = "trusted_proxies: [127.0.0.1]\nforwarded_headers: true\n"
 LOG = "access_log: access-NAME.jsonl\n"
+DECISIONS = "decision_log: {path: decisions-NAME.jsonl}\n"
 
 
 def tenant(isolate="false", limits="{}"):
@@ -42,6 +43,7 @@ ROWS = {
     "API key, limits": tenant(limits=LIMITS),
     "isolated tenant": SALT + tenant("true"),
     "access log": LOG,
+    "decision log": DECISIONS,
     "CORS, paths, forwarded headers": BROWSERS + PATHS + PROXIES,
     "alias of one of two pools": "POOLS",
     "TLS": "TLS",
