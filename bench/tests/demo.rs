@@ -15,7 +15,8 @@ use bench::demo::{self, DemoArgs, Router, RouterError, RunningRouter};
 use bench::engine::{ReplicaOptions, Seconds, Timing};
 use bench::fake_server::{FakeServer, FakeServerOptions};
 use bench::replay::body::Edits;
-use bench::replay::counters::{self, Counters};
+use bench::replay::counters::Counters;
+use bench::replay::servers::{Server, Watch};
 use bench::replay::{self, Pace, Plan, Record, Target, report};
 use bench::trace::{TraceOptions, TraceRequest, file, generate};
 
@@ -136,13 +137,13 @@ async fn usage_and_counters_agree_on_what_was_cached() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/seed/traces/default.jsonl");
     let trace = file::read(&path).unwrap();
     let client = replay::client().unwrap();
-    let urls = [server.url()];
+    let servers = [Server { name: "a".to_owned(), url: server.url() }];
     for (stream, hits) in [(true, 10_752), (false, 64 * 208)] {
-        let before = counters::read(&client, &urls).await.unwrap();
+        let watch = Watch::begin(&client, &servers).await;
         let records = sent(trace.clone(), &server.url(), stream).await;
         assert_eq!(report::failures(&records), None);
         let wait = Duration::from_secs(10);
-        let counted = counters::wait_for(&client, &urls, &before, 14_144.0, wait).await.unwrap();
+        let counted = watch.end(Some(14_144.0), wait).await.every().unwrap();
         let want = Counters { query_tokens: 14_144.0, hit_tokens: f64::from(hits) };
         assert_eq!(counted, [want], "stream {stream}");
         let cached: u64 = records.iter().filter_map(|record| record.cached_tokens).sum();
@@ -159,9 +160,13 @@ async fn usage_and_counters_agree_on_what_was_cached() {
 async fn what_was_never_counted_is_said_and_a_dead_address_is_a_failure() {
     let server = FakeServer::start(fast()).await.unwrap();
     let client = replay::client().unwrap();
-    let (urls, before) = ([server.url()], [Counters::default()]);
-    let error = counters::wait_for(&client, &urls, &before, 1.0, Duration::ZERO).await.unwrap_err();
-    assert_eq!(error.to_string(), "after 0ns the servers have counted 0 prompt tokens, wanted 1");
+    let servers = [Server { name: "a".to_owned(), url: server.url() }];
+    let watch = Watch::begin(&client, &servers).await;
+    let error = watch.end(Some(1.0), Duration::ZERO).await.every().unwrap_err().to_string();
+    assert!(
+        error.starts_with("after 0ns the servers have counted 0 prompt tokens, wanted the 1 of"),
+        "{error}"
+    );
 
     let url = server.url();
     server.stop().await;

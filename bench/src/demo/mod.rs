@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::fake_server::FakeServerError;
 use crate::replay::ReplayError;
-use crate::replay::counters::CountersError;
+use crate::replay::servers::Uncounted;
 use crate::trace::{TraceOptions, TraceOptionsError, TraceRequest, generate};
 use stage::Stage;
 use table::Row;
@@ -98,7 +98,7 @@ pub enum DemoError {
     Replay(#[from] ReplayError),
     /// The replicas' counters.
     #[error(transparent)]
-    Counters(#[from] CountersError),
+    Counters(#[from] Uncounted),
     /// Requests that should have been answered.
     #[error("policy {policy}: {failed} of {sent} requests failed, the first: {first}")]
     Failed {

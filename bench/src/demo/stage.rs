@@ -9,7 +9,8 @@ use super::{DemoError, REPLICAS, Router, RunningRouter};
 use crate::fake_server::{FakeServer, FakeServerOptions, RunningFakeServer};
 use crate::prompt::{Api, token_ids};
 use crate::replay::body::Edits;
-use crate::replay::counters::{self, Counters};
+use crate::replay::counters::Counters;
+use crate::replay::servers::{Server, Watch};
 use crate::replay::{self, Pace, Plan, Record, Target, report};
 use crate::trace::TraceRequest;
 
@@ -60,15 +61,16 @@ impl Stage {
         progress: &(dyn Fn(usize) + Sync),
     ) -> Result<Row, DemoError> {
         let client = replay::client().map_err(replay::ReplayError::from)?;
-        let urls: Vec<String> = self.replicas.iter().map(RunningFakeServer::url).collect();
-        let before = counters::read(&client, &urls).await?;
+        let servers: Vec<Server> =
+            self.replicas().into_iter().map(|(name, url)| Server { name, url }).collect();
+        let watch = Watch::begin(&client, &servers).await;
         let plan = Plan::of_bodies(trace.to_vec(), Edits { stream: true, ..Edits::default() });
         let pace = Pace::Open { speed: 1.0, in_flight_max: usize::MAX };
         let target = Target::of(&self.router.url);
         let records = replay::collect(&Arc::new(plan), &Arc::new(target), pace, progress).await?;
         self.all_answered(&records)?;
         let sent = prompt_tokens(trace) as f64;
-        let counted = counters::wait_for(&client, &urls, &before, sent, COUNTERS_WAIT_MAX).await?;
+        let counted = watch.end(Some(sent), COUNTERS_WAIT_MAX).await.every()?;
         Ok(self.row(&records, &counted))
     }
 

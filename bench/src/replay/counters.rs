@@ -1,16 +1,6 @@
 //! The servers' own prefix-cache counters: what was cached, by those who know.
 
-use std::time::Duration;
-
-use reqwest::Client;
-use tokio::time::Instant;
-
 use crate::prometheus::Page;
-
-/// Time between two looks at the counters.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long one `/metrics` page may take.
-const PAGE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// vLLM's two counters of a server, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,29 +9,6 @@ pub struct Counters {
     pub query_tokens: f64,
     /// `vllm:prefix_cache_hits_total`
     pub hit_tokens: f64,
-}
-
-/// Why counters are not to be had.
-#[derive(Debug, thiserror::Error)]
-pub enum CountersError {
-    /// A page could not be read.
-    #[error("{url}: {source}")]
-    Page {
-        /// Its address.
-        url: String,
-        /// Why not.
-        source: reqwest::Error,
-    },
-    /// Some of what was sent never showed.
-    #[error("after {waited:?} the servers have counted {found} prompt tokens, wanted {wanted}")]
-    Behind {
-        /// How long was waited.
-        waited: Duration,
-        /// What they have counted.
-        found: f64,
-        /// What was sent.
-        wanted: f64,
-    },
 }
 
 impl Counters {
@@ -79,44 +46,6 @@ impl Counters {
     /// Hits over queries, 0 to 1; nothing asked is 0.
     pub fn hit_rate(&self) -> f64 {
         if self.query_tokens > 0.0 { self.hit_tokens / self.query_tokens } else { 0.0 }
-    }
-}
-
-/// The counters of each server now. `urls` are base addresses; `/metrics` is added.
-pub async fn read(client: &Client, urls: &[String]) -> Result<Vec<Counters>, CountersError> {
-    let mut counters = Vec::with_capacity(urls.len());
-    for url in urls {
-        let url = format!("{url}/metrics");
-        let failed = |source| CountersError::Page { url: url.clone(), source };
-        let response = client.get(&url).timeout(PAGE_WAIT_MAX).send().await.map_err(failed)?;
-        let page = response.error_for_status().map_err(failed)?.text().await.map_err(failed)?;
-        counters.push(Counters::parse(&page));
-    }
-    Ok(counters)
-}
-
-/// Polls until the servers together have counted `wanted` prompt tokens more than `before`.
-///
-/// Returns what each counted since. Errors: a page that cannot be read; the time is up.
-pub async fn wait_for(
-    client: &Client,
-    urls: &[String],
-    before: &[Counters],
-    wanted: f64,
-    wait: Duration,
-) -> Result<Vec<Counters>, CountersError> {
-    let deadline = Instant::now() + wait;
-    loop {
-        let now = read(client, urls).await?;
-        let since: Vec<_> = now.iter().zip(before).map(|(now, before)| now.since(before)).collect();
-        let found = Counters::sum(&since).query_tokens;
-        if found >= wanted {
-            return Ok(since);
-        }
-        if Instant::now() >= deadline {
-            return Err(CountersError::Behind { waited: wait, found, wanted });
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -54,6 +54,11 @@ struct Look {
     started: Option<f64>,
 }
 
+/// That not all was counted, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Uncounted(String);
+
 type Looks = Vec<Result<Look, ServerFault>>;
 
 /// What the servers counted.
@@ -66,6 +71,15 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// The counters of every server, in their order. Errors: the first that has none, or the first remark.
+    pub fn every(self) -> Result<Vec<Counters>, Uncounted> {
+        if let Some(remark) = self.remarks.into_iter().next() {
+            return Err(Uncounted(remark));
+        }
+        let each = self.servers.into_iter();
+        each.map(|(name, one)| one.map_err(|fault| Uncounted(format!("{name}: {fault}")))).collect()
+    }
+
     /// Counters of all servers that have some; none where nobody has.
     pub fn sum(&self) -> Option<Counters> {
         let counted: Vec<Counters> = self.servers.iter().filter_map(|(_, one)| one.clone().ok()).collect();
