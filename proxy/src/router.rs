@@ -27,6 +27,8 @@ pub(crate) struct Router {
     /// Budget of request bodies in memory, in permits.
     pub(crate) bodies: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
+    /// Clients are told to leave, and find another listener or none that is about to close.
+    pub(crate) leaving: AtomicBool,
     /// Another process serves at the same addresses.
     pub(crate) handed_over: AtomicBool,
     /// Connections of clients, over all listeners.
@@ -52,6 +54,7 @@ impl Router {
             recent: Recent::default(),
             bodies,
             draining: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             connections: Connections::default(),
             clients_room: Arc::default(),
@@ -94,7 +97,7 @@ impl Router {
 
     /// Whether clients are to leave their connections after this answer: for another process, or for others who wait.
     pub(crate) fn lets_go(&self) -> bool {
-        self.draining.load(Ordering::Relaxed) || self.clients_room.is_full()
+        self.leaving.load(Ordering::Relaxed) || self.clients_room.is_full()
     }
 
     /// Whether a new request would find an endpoint here, or in the process that has taken over.

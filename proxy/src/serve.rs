@@ -264,6 +264,9 @@ impl Running {
         self.router.draining.store(true, Ordering::Relaxed);
         let connections = self.router.connections.open();
         tracing::info!(connections, ?delay, limit = ?ending.drain, handed_over, "draining");
+        // Who is told to leave comes again at once. Without a delay that would be while the listeners close, and Linux resets
+        // who comes between the last look at their queues and their end.
+        self.router.leaving.store(!delay.is_zero(), Ordering::Relaxed);
         sleep(delay).await;
         // Nobody may connect to what nobody accepts.
         self.shared = Arc::new([]);
@@ -275,6 +278,7 @@ impl Running {
         for accepting in self.accepting.drain(..) {
             let _ = accepting.await;
         }
+        self.router.leaving.store(true, Ordering::Relaxed);
         self.router.connections.none_left(ending.drain).await;
     }
 
