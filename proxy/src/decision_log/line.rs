@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use super::noted::{Considered, Noted};
+use super::noted::{Column, Considered, Noted};
 use crate::edge::access_log;
 use crate::edge::access_log::Text;
 use crate::request::usage::Usage;
@@ -34,8 +34,8 @@ struct Line<'a> {
     /// No candidate was believed to hold anything of it.
     cold: bool,
     endpoint: Option<&'a str>,
-    columns: Vec<Column>,
-    candidates: Vec<Candidate<'a>>,
+    columns: &'a [Column],
+    candidates: &'a [Considered],
     /// Of so many.
     candidates_total: usize,
     attempts: u32,
@@ -47,29 +47,6 @@ struct Line<'a> {
     decision_us: Option<f64>,
     ttfb_ms: Option<f64>,
     total_ms: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct Column {
-    name: &'static str,
-    weight: f64,
-}
-
-#[derive(Serialize)]
-struct Candidate<'a> {
-    endpoint: &'a str,
-    matched: u32,
-    total: f64,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    preferred: bool,
-    figures: &'a [Option<f64>],
-}
-
-impl<'a> Candidate<'a> {
-    fn of(considered: &'a Considered) -> Self {
-        let Considered { endpoint, matched, total, preferred, figures } = considered;
-        Self { endpoint, matched: *matched, total: *total, preferred: *preferred, figures }
-    }
 }
 
 impl Noted {
@@ -95,8 +72,8 @@ impl Noted {
             hash_ids: &self.hashes,
             cold: self.cold,
             endpoint: of.endpoint,
-            columns: self.columns.iter().map(|&(name, weight)| Column { name, weight }).collect(),
-            candidates: self.considered.iter().map(Candidate::of).collect(),
+            columns: &self.columns,
+            candidates: &self.considered,
             candidates_total: self.candidates,
             attempts: of.attempts,
             status: of.status,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use picker::decide::{Choice, Decision};
 use picker::hash::BlockHash;
+use serde::Serialize;
 
 use crate::pool::{Candidates, Pool};
 
@@ -22,18 +23,27 @@ pub(crate) struct Noted {
     pub(super) cold: bool,
     pub(super) session: Option<u64>,
     /// Name and weight of each figure.
-    pub(super) columns: Vec<(&'static str, f64)>,
+    pub(super) columns: Vec<Column>,
     pub(super) considered: Vec<Considered>,
     /// All candidates, those that are not shown included.
     pub(super) candidates: usize,
 }
 
+/// What a figure counts for.
+#[derive(Serialize)]
+pub(super) struct Column {
+    name: &'static str,
+    weight: f64,
+}
+
 /// A candidate as the decision saw it.
-pub(crate) struct Considered {
+#[derive(Serialize)]
+pub(super) struct Considered {
     pub(super) endpoint: String,
     pub(super) matched: u32,
     pub(super) total: f64,
     /// It was to go first whatever the sums say: to see whether it works again, or what it holds.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) preferred: bool,
     /// In the order of the columns; `None` where it was left out.
     pub(super) figures: Vec<Option<f64>>,
@@ -54,6 +64,7 @@ impl Noted {
             preferred: choice.preferred,
             figures: decision.figures(choice).collect(),
         });
+        let columns = decision.columns().iter().map(|it| Column { name: it.name, weight: it.weight });
         Self {
             pool: candidates.pool.clone(),
             hashes: decision.blocks.prompts().flatten().copied().map(shown).collect(),
@@ -61,7 +72,7 @@ impl Noted {
             stream: decision.stream,
             cold: decision.cold,
             session: decision.session(),
-            columns: decision.columns().iter().map(|column| (column.name, column.weight)).collect(),
+            columns: columns.collect(),
             considered: considered.collect(),
             candidates: decision.choices.len(),
         }
