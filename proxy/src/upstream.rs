@@ -59,13 +59,18 @@ type Share = Option<OwnedSemaphorePermit>;
 /// connection is looked at when it is taken, and [`Upstream::sweep`] closes those that nobody took. pingora's own pool
 /// has a task, a timer and a `getpeername` for every request; the figures are in ARCHITECTURE.md.
 pub(crate) struct Upstream {
-    pool: Mutex<HashMap<Key, Vec<Idle>>>,
-    /// Engines of which no connection is kept, and until when.
-    unkept: Mutex<HashMap<Key, Instant>>,
+    pool: Mutex<Pool>,
     /// Requests that went out on a new connection because a kept one ended.
     pub(crate) resent: Count,
     connect: Duration,
     idle: Duration,
+}
+
+#[derive(Default)]
+struct Pool {
+    waiting: HashMap<Key, Vec<Idle>>,
+    /// Engines of which no connection is kept, and until when. Mostly none.
+    unkept: HashMap<Key, Instant>,
 }
 
 /// A connection that waits for its next request.
@@ -152,8 +157,8 @@ pub(crate) struct Answer {
 impl Upstream {
     /// `connect` bounds connecting; an idle connection is closed after `idle`.
     pub(crate) fn new(connect: Duration, idle: Duration) -> Self {
-        let (pool, unkept, resent) = Default::default();
-        Self { pool, unkept, resent, connect, idle }
+        let (pool, resent) = Default::default();
+        Self { pool, resent, connect, idle }
     }
 
     /// A pooled connection if there is one that lives, else a new one.
@@ -167,7 +172,7 @@ impl Upstream {
     }
 
     fn take(&self, key: Key) -> Option<Idle> {
-        self.pool.lock().get_mut(&key)?.pop()
+        self.pool.lock().waiting.get_mut(&key)?.pop()
     }
 
     /// A new connection, with TLS its handshake included.
@@ -204,7 +209,7 @@ impl Upstream {
     /// The oldest idle connection to some engine.
     fn take_any(&self) -> Option<Idle> {
         let mut pool = self.pool.lock();
-        pool.values_mut().find(|waiting| !waiting.is_empty()).map(|waiting| waiting.remove(0))
+        pool.waiting.values_mut().find(|waiting| !waiting.is_empty()).map(|waiting| waiting.remove(0))
     }
 
     /// Sends a request and waits for the head of its answer, `first_byte` at most. A pooled connection that the engine closed
@@ -239,15 +244,12 @@ impl Upstream {
 
     /// Closes the pooled connections to an engine, and keeps none for a while.
     fn keep_none(&self, key: Key) {
-        self.unkept.lock().insert(key, Instant::now() + KEEP_NONE);
-        let closed = self.pool.lock().remove(&key);
+        let mut pool = self.pool.lock();
+        pool.unkept.insert(key, Instant::now() + KEEP_NONE);
+        let closed = pool.waiting.remove(&key);
         // Closed outside the lock.
+        drop(pool);
         drop(closed);
-    }
-
-    /// Whether connections to an engine are kept.
-    fn keeps(&self, key: Key) -> bool {
-        self.unkept.lock().get(&key).is_none_or(|until| *until <= Instant::now())
     }
 
     /// Puts the connection back if its answer was read whole and both sides mean to keep it.
@@ -260,13 +262,14 @@ impl Upstream {
         let Some(wire) = session.reuse().await.and_then(Wire::of) else {
             return;
         };
-        if !self.keeps(engine.key()) {
+        let (key, now) = (engine.key(), Instant::now());
+        let mut pool = self.pool.lock();
+        if pool.unkept.get(&key).is_some_and(|until| *until > now) {
             return;
         }
-        let mut pool = self.pool.lock();
-        let waiting = pool.entry(engine.key()).or_default();
+        let waiting = pool.waiting.entry(key).or_default();
         if waiting.len() < IDLE_CONNECTIONS_MAX {
-            waiting.push(Idle { wire, share, since: Instant::now() });
+            waiting.push(Idle { wire, share, since: now });
         }
     }
 
@@ -276,14 +279,17 @@ impl Upstream {
         let is_short = ENGINES.available_permits() == 0;
         let idle_max = if is_short { self.idle.min(IDLE_WHEN_SHORT) } else { self.idle };
         let mut closed = Vec::new();
-        self.pool.lock().retain(|_, waiting| {
+        let now = Instant::now();
+        let mut pool = self.pool.lock();
+        pool.unkept.retain(|_, until| *until > now);
+        pool.waiting.retain(|_, waiting| {
             let fresh = waiting.partition_point(|idle| idle.since.elapsed() >= idle_max);
             closed.extend(waiting.drain(..fresh));
             !waiting.is_empty()
         });
         // Closed outside the lock.
+        drop(pool);
         drop(closed);
-        self.unkept.lock().retain(|_, until| *until > Instant::now());
     }
 }
 
@@ -457,7 +463,13 @@ mod tests {
         let (peer, listener, mut engine) = pooled(&upstream).await;
         engine.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
         let spoken = async {
-            while upstream.pool.lock().get_mut(&(peer, 0)).is_some_and(|idle| idle[0].wire.is_silent()) {
+            while upstream
+                .pool
+                .lock()
+                .waiting
+                .get_mut(&(peer, 0))
+                .is_some_and(|idle| idle[0].wire.is_silent())
+            {
                 tokio::task::yield_now().await;
             }
         };
@@ -484,6 +496,6 @@ mod tests {
             (Some(http::StatusCode::NO_CONTENT), 1)
         );
         upstream.release(answer).await;
-        assert!(upstream.pool.lock().is_empty(), "for a while none is kept");
+        assert!(upstream.pool.lock().waiting.is_empty(), "for a while none is kept");
     }
 }

@@ -256,7 +256,7 @@ async fn a_connection_is_used_again() {
 async fn arrival(upstream: &Upstream, transport: &Transport) {
     for _ in 0..10 {
         tokio::task::yield_now().await;
-        let _ = upstream.pool.lock().get_mut(&transport.key()).map(|idle| idle[0].wire.is_silent());
+        let _ = upstream.pool.lock().waiting.get_mut(&transport.key()).map(|idle| idle[0].wire.is_silent());
     }
 }
 
@@ -347,7 +347,7 @@ async fn a_closed_connection_is_not_taken() {
         drop(accepted);
         let closed = async {
             let silent = |idle: &mut Vec<Idle>| idle[0].wire.is_silent();
-            while upstream.pool.lock().get_mut(&transport.key()).is_some_and(silent) {
+            while upstream.pool.lock().waiting.get_mut(&transport.key()).is_some_and(silent) {
                 tokio::task::yield_now().await;
             }
         };
