@@ -5,7 +5,7 @@
     bench/cost.py [--seconds 5] [--rounds 5] [--bytes 12000] [--connections 16] [--replicas 3]
 
 Needs wrk and nginx. The proxies share CPU 0, one at a time; wrk and the backends (nginx, a reply of 300 bytes) have CPU 1.
-CPU time is utime + stime of the proxy's processes over the run, from /proc, less what it used idle; requests are wrk's.
+CPU time is utime + stime of the proxy's processes over the run, from /proc; requests are wrk's.
 The order is reversed every round; the figure is the median of the rounds. All loads go to loopback and end by themselves.
 """
 

@@ -1,17 +1,14 @@
 //! The demo through a router of a few lines, and the load sender against fake servers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::HashMap;
+mod small_router;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use bench::demo::{self, DemoArgs, Router, RouterError, RunningRouter};
+use bench::demo::{self, DemoArgs};
 use bench::engine::{ReplicaOptions, Seconds, Timing};
 use bench::fake_server::{FakeServer, FakeServerOptions};
 use bench::replay::body::Edits;
@@ -19,66 +16,7 @@ use bench::replay::counters::Counters;
 use bench::replay::servers::{Server, Watch};
 use bench::replay::{self, Pace, Plan, Record, Target, report};
 use bench::trace::{TraceOptions, TraceRequest, file, generate};
-
-/// Routes in turn, or a system prompt to where it first went, in turn; or fails.
-struct SmallRouter {
-    broken: bool,
-}
-
-struct Route {
-    policy: String,
-    endpoints: Vec<(String, String)>,
-    broken: bool,
-    turn: AtomicUsize,
-    homes: std::sync::Mutex<HashMap<String, usize>>,
-    client: reqwest::Client,
-}
-
-impl Router for SmallRouter {
-    async fn start(
-        &self,
-        policy: &str,
-        endpoints: &[(String, String)],
-    ) -> Result<RunningRouter, RouterError> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let url = format!("http://{}", listener.local_addr()?);
-        let route = Arc::new(Route {
-            policy: policy.to_owned(),
-            endpoints: endpoints.to_vec(),
-            broken: self.broken,
-            turn: AtomicUsize::new(0),
-            homes: std::sync::Mutex::default(),
-            client: replay::client()?,
-        });
-        let app = axum::Router::new().fallback(forward).with_state(route);
-        let task = tokio::spawn(async move { axum::serve(listener, app).await });
-        Ok(RunningRouter::new(url, async move { task.abort() }))
-    }
-}
-
-impl Route {
-    fn pick(&self, body: &[u8]) -> usize {
-        let turn = || self.turn.fetch_add(1, Ordering::Relaxed) % self.endpoints.len();
-        if self.policy != "prefix" {
-            return turn();
-        }
-        let body: serde_json::Value = serde_json::from_slice(body).unwrap();
-        let system = body["messages"][0]["content"].as_str().unwrap().to_owned();
-        *self.homes.lock().unwrap().entry(system).or_insert_with(turn)
-    }
-}
-
-async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
-    if route.broken {
-        return StatusCode::BAD_GATEWAY.into_response();
-    }
-    let (name, url) = &route.endpoints[route.pick(&body)];
-    let request = route.client.post(format!("{url}/v1/chat/completions"));
-    let upstream = request.header("content-type", "application/json").body(body).send().await.unwrap();
-    let kind = upstream.headers()["content-type"].to_str().unwrap().to_owned();
-    let head = [("x-prefixroute-endpoint", name.clone()), ("content-type", kind)];
-    (upstream.status(), head, Body::from_stream(upstream.bytes_stream())).into_response()
-}
+use small_router::SmallRouter;
 
 fn args() -> DemoArgs {
     DemoArgs { hold: false, requests: 64, rate: 40.0, seed: 0 }
@@ -87,7 +25,7 @@ fn args() -> DemoArgs {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_demo_ends_in_the_published_table() {
     let mut out = Vec::new();
-    let run = demo::run(args(), &SmallRouter { broken: false }, &mut out);
+    let run = demo::run(args(), &SmallRouter::default(), &mut out);
     tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap();
     let story = String::from_utf8(out).unwrap();
     let line = |policy: &str| {
@@ -112,7 +50,7 @@ async fn a_router_that_fails_ends_the_demo_with_its_reason() {
     let error = demo::run(few, &SmallRouter { broken: true }, &mut out).await.unwrap_err().to_string();
     let want = "policy round-robin: 5 of 5 requests failed, the first: status 502 Bad Gateway";
     assert_eq!(error, want);
-    let error = demo::run(DemoArgs { rate: -1.0, ..args() }, &SmallRouter { broken: false }, &mut out).await;
+    let error = demo::run(DemoArgs { rate: -1.0, ..args() }, &SmallRouter::default(), &mut out).await;
     assert_eq!(error.unwrap_err().to_string(), "rate: found -1, wanted 0 or more");
 }
 

@@ -262,6 +262,32 @@ async fn a_trace_in_mooncakes_form_is_played_on_the_fleets_capacity() {
     has(&text, "are not the ");
 }
 
+/// Four prompts of 640 tokens in turn, ten times: half of them at a time is a cache that has always just forgotten the next one.
+#[tokio::test]
+async fn a_trace_that_the_caches_cannot_hold_asks_for_room() {
+    let line = |turn: u32| {
+        let first = turn % 4 * 10;
+        let ids: Vec<_> = (first..first + 10).map(|id| id.to_string()).collect();
+        let ids = ids.join(",");
+        format!(
+            "{{\"timestamp\":{},\"input_length\":640,\"output_length\":1,\"hash_ids\":[{ids}]}}\n",
+            turn * 1000
+        )
+    };
+    let trace = written("cyclic.jsonl", &(0..40).map(line).collect::<String>());
+    let advice = async |blocks: u32| {
+        let config = format!("vllm:cache_config_info{{block_size=\"64\",num_gpu_blocks=\"{blocks}\"}} 1\n");
+        let page = written(&format!("{blocks}_blocks.txt"), &(page(1, 25_600, 0, 0) + &config));
+        json(&[&page, "--trace", &trace]).await["advice"].take()
+    };
+    let tight = advice(20).await;
+    let because = "an endless cache has 88.6 % of the trace, one of the fleet's 1,280 tokens 0.0 %: 88.6 points are lost for want of memory, \
+                   however prompts are routed; of the trace's 2,560 distinct tokens 2,560 are asked for again";
+    assert_eq!((&tight[0]["rule"], &tight[0]["because"]), (&"room".into(), &because.into()), "{tight}");
+    let ample = advice(60).await;
+    assert!(ample.as_array().unwrap().iter().all(|advice| advice["rule"] != "room"), "{ample}");
+}
+
 #[tokio::test]
 async fn what_is_wrong_in_a_trace_is_left_out_and_said() {
     let page = fixture("vllm/loaded.txt");

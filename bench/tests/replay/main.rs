@@ -3,8 +3,9 @@
 
 mod faults;
 mod pace;
+#[path = "../small_router/mod.rs"]
+mod small_router;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,6 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use bench::demo::{Router, RouterError, RunningRouter};
 use bench::engine::{ReplicaOptions, Seconds, Timing};
 use bench::fake_server::{FakeServer, FakeServerOptions, RunningFakeServer};
 use bench::replay::body::Edits;
@@ -26,6 +26,7 @@ use futures_util::stream;
 use picker::hash::BlockSize;
 use picker::policy::Policy;
 use serde_json::Value;
+use small_router::{SmallRouter, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Barrier;
 
@@ -61,7 +62,7 @@ async fn replay(trace: &Path, flags: &str) -> (String, Result<(), ReplayError>) 
     let words = ["replay", trace.to_str().unwrap()].into_iter().chain(flags.split_whitespace());
     let Command { args } = Command::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
     let mut out = Vec::new();
-    let run = replay::run(&args, &SmallRouter, &mut out);
+    let run = replay::run(&args, &SmallRouter::default(), &mut out);
     let result = tokio::time::timeout(DEADLINE, run).await.unwrap();
     (String::from_utf8(out).unwrap(), result)
 }
@@ -70,59 +71,6 @@ async fn json(trace: &Path, flags: &str) -> Value {
     let (text, result) = replay(trace, &format!("{flags} --json")).await;
     result.unwrap_or_else(|error| panic!("{error}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-/// Routes in turn, or a system prompt to where it first went.
-struct SmallRouter;
-
-struct Route {
-    policy: String,
-    endpoints: Vec<(String, String)>,
-    turn: AtomicUsize,
-    homes: std::sync::Mutex<HashMap<String, usize>>,
-    client: reqwest::Client,
-}
-
-impl Router for SmallRouter {
-    async fn start(
-        &self,
-        policy: &str,
-        endpoints: &[(String, String)],
-    ) -> Result<RunningRouter, RouterError> {
-        let route = Arc::new(Route {
-            policy: policy.to_owned(),
-            endpoints: endpoints.to_vec(),
-            turn: AtomicUsize::new(0),
-            homes: std::sync::Mutex::default(),
-            client: replay::client()?,
-        });
-        let (url, task) = serve(axum::Router::new().fallback(forward).with_state(route)).await;
-        Ok(RunningRouter::new(url, async move { task.abort() }))
-    }
-}
-
-async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
-    let turn = || route.turn.fetch_add(1, Ordering::Relaxed) % route.endpoints.len();
-    let place = match route.policy.as_str() {
-        "prefix" => {
-            let body: Value = serde_json::from_slice(&body).unwrap();
-            let system = body["messages"][0]["content"].as_str().unwrap().to_owned();
-            *route.homes.lock().unwrap().entry(system).or_insert_with(turn)
-        }
-        _ => turn(),
-    };
-    let (name, url) = &route.endpoints[place];
-    let request = route.client.post(format!("{url}/v1/chat/completions"));
-    let upstream = request.header("content-type", "application/json").body(body).send().await.unwrap();
-    let kind = upstream.headers()["content-type"].to_str().unwrap().to_owned();
-    let head = [("x-prefixroute-endpoint", name.clone()), ("content-type", kind)];
-    (upstream.status(), head, Body::from_stream(upstream.bytes_stream())).into_response()
-}
-
-async fn serve(app: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    (url, tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }))
 }
 
 /// A server that computes in no time, in blocks of that size.
