@@ -135,8 +135,23 @@ async fn the_log_is_explained_and_played() {
     // A crash may have cut the last line.
     let whole = std::fs::read(&log).unwrap();
     std::fs::write(&log, &whole[..whole.len() - 20]).unwrap();
-    let (well, text) = command(&["simulate", "--skip-bad"], &log).await;
-    assert!(well && text.contains("1 bad line left out"), "{text}");
     let (well, text) = command(&["simulate"], &log).await;
-    assert!(!well && text.contains("decisions.jsonl:6:"), "{text}");
+    assert!(well && text.contains("1 bad line left out") && text.contains("decisions.jsonl:6:"), "{text}");
+    std::fs::write(&log, [&whole[..whole.len() - 20], b"\n", &whole].concat()).unwrap();
+    let (well, text) = command(&["simulate"], &log).await;
+    assert!(
+        !well && text.contains("decisions.jsonl:6:") && text.contains("; --skip-bad leaves it out"),
+        "{text}"
+    );
+    // What was put aside is looked at for a request that the newest file has not.
+    let aside = router.beside("decisions.jsonl.1");
+    std::fs::rename(&log, &aside).unwrap();
+    std::fs::write(&log, "").unwrap();
+    let (well, text) = command(&["explain", "--request", "r-2"], &log).await;
+    assert!(well && text.contains("request r-2 at "), "{text}");
+    let (well, text) = command(&["explain", "--request", "r-9"], &log).await;
+    assert!(
+        !well && text.contains("found no request \"r-9\" among 11 and 1 bad lines in it and 1 older"),
+        "{text}"
+    );
 }

@@ -5,7 +5,6 @@ mod small_router;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bench::demo::{self, DemoArgs};
@@ -25,7 +24,8 @@ fn args() -> DemoArgs {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_demo_ends_in_the_published_table() {
     let mut out = Vec::new();
-    let run = demo::run(args(), &SmallRouter::default(), &mut out);
+    let router = SmallRouter::default();
+    let run = demo::run(args(), &router, &mut out);
     tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap();
     let story = String::from_utf8(out).unwrap();
     let line = |policy: &str| {

@@ -218,7 +218,7 @@ fn bad_traces_are_the_operators_fault() {
         (
             "count",
             r#"{"timestamp":20,"input_length":9,"output_length":7,"hash_ids":[0,1,2]}"#,
-            "hash_ids: found counts that no block size explains",
+            "request 1: found 1 hash ids, wanted 3 for 9 tokens in blocks of 4; --skip-bad leaves it out",
         ),
     ] {
         let file = File::of(name, &format!("{GOOD}\n{line}\n"));
@@ -235,11 +235,25 @@ fn bad_traces_are_the_operators_fault() {
     let json: Value = serde_json::from_str(&printed(&skipped.0, "--skip-bad --json").unwrap()).unwrap();
     assert_eq!((&json["requests"], &json["skipped_lines"]), (&2.into(), &1.into()));
 
-    let (error, usage) = printed(&skipped.0, "--skip-bad --block-size 4").unwrap_err();
-    assert!(
-        error.contains("request 1: found 1 hash ids, wanted 3 for 9 tokens in blocks of 4") && usage,
-        "{error}"
-    );
+    let (error, usage) = printed(&skipped.0, "--block-size 4 --skip-bad").unwrap_err();
+    assert!(error.contains(": found no good line among 3, the first is ") && usage, "{error}");
+    let odd = r#"{"timestamp":20,"input_length":900,"output_length":7,"hash_ids":[0]}"#;
+    let some = File::of("some", &format!("{GOOD}\n{GOOD}\n{odd}\n"));
+    let error = printed(&some.0, "--block-size 16").unwrap_err().0;
+    assert!(error.ends_with(
+        "request 3: found 1 hash ids, wanted 57 for 900 tokens in blocks of 16; --skip-bad leaves it out"
+    ));
+    let json: Value =
+        serde_json::from_str(&printed(&some.0, "--block-size 16 --skip-bad --json").unwrap()).unwrap();
+    assert_eq!((&json["requests"], &json["skipped_lines"]), (&2.into(), &1.into()));
+    let good = r#"{"at":0,"group":"g","body":{"prompt":"a b c"}}"#;
+    let without_text =
+        File::of("without-text", &format!("{good}\n{}\n", r#"{"at":0,"group":"g","body":{"model":"m"}}"#));
+    let error = printed(&without_text.0, "").unwrap_err().0;
+    let want = "request 2: found none of messages, prompt and input";
+    assert!(error.ends_with(&format!("{want}; --skip-bad leaves it out")), "{error}");
+    let text = printed(&without_text.0, "--skip-bad").unwrap();
+    assert!(text.starts_with(&format!("1 bad line left out, the first of them:\n  {want}\n")), "{text}");
     let (error, usage) = printed(&skipped.0, "--skip-bad --replicas 0").unwrap_err();
     assert!(error.ends_with("replicas: found 0, wanted 1 to 1024") && usage, "{error}");
 }

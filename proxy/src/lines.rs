@@ -23,7 +23,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// How long the end of the program waits for the last lines: a pipe that nobody reads takes none.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Where lines go. Flushed after each batch, which is whole lines.
+/// Where lines go. Flushed after each batch, which is whole lines; after a failure only the rest of a line may be missing.
 pub(crate) type Sink = Box<dyn Write + Send>;
 
 /// A log of lines. Dropped, it writes what is still in the queue.
@@ -54,7 +54,7 @@ impl Lines {
         let (queue, lines) = sync_channel(LINES_MAX);
         let (end, ended) = channel();
         let shared = Arc::new(Shared::default());
-        let mut writer = Writer { name, sink, shared: shared.clone(), failing: false };
+        let mut writer = Writer { name, sink, shared: shared.clone(), failing: false, torn: false };
         thread::Builder::new().name(name.replace(' ', "-")).spawn(move || {
             writer.run(&lines);
             let _ = end.send(());
@@ -100,6 +100,8 @@ struct Writer {
     sink: Sink,
     shared: Arc<Shared>,
     failing: bool,
+    /// The sink has the beginning of a line whose end it did not take.
+    torn: bool,
 }
 
 impl Writer {
@@ -109,11 +111,9 @@ impl Writer {
         while let Ok(first) = queue.recv() {
             thread::sleep(GATHER);
             batch.clear();
-            let mut lines = 0;
             for message in [first].into_iter().chain(queue.try_iter().take(BATCH_MAX - 1)) {
                 if let Message::Line(line) = message {
                     batch.extend_from_slice(&line);
-                    lines += 1;
                 }
                 if batch.len() >= BATCH_BYTES {
                     break;
@@ -122,19 +122,44 @@ impl Writer {
             if let Some(next) = self.shared.next.lock().take() {
                 self.sink = next;
             }
-            self.put(&batch, lines);
+            self.put(&batch);
         }
     }
 
-    fn put(&mut self, batch: &[u8], lines: u64) {
-        let written = self.sink.write_all(batch).and_then(|()| self.sink.flush());
+    /// Writes whole lines. Those that a sink does not take are lost and counted; one that it took half of is ended before the next,
+    /// which would else be lost with it.
+    fn put(&mut self, batch: &[u8]) {
+        let mut left = batch;
+        let ended = if self.torn { self.write(&mut b"\n".as_slice()) } else { Ok(()) };
+        let written = ended.and_then(|()| {
+            self.torn = false;
+            let written = self.write(&mut left);
+            let begun = batch.get(..batch.len() - left.len()).and_then(<[u8]>::last);
+            self.torn = begun.is_some_and(|&last| last != b'\n');
+            written
+        });
+        let written = written.and_then(|()| self.sink.flush());
         if let Err(error) = &written {
-            self.shared.dropped.fetch_add(lines, Ordering::Relaxed);
+            let lines = left.iter().filter(|&&byte| byte == b'\n').count();
+            self.shared.dropped.fetch_add(lines as u64, Ordering::Relaxed);
             if !self.failing {
                 tracing::warn!(%error, "{}: lines are lost", self.name);
             }
         }
         self.failing = written.is_err();
+    }
+
+    /// Writes all of it, and takes off what was written.
+    fn write(&mut self, left: &mut &[u8]) -> io::Result<()> {
+        while !left.is_empty() {
+            match self.sink.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => *left = left.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -219,6 +244,44 @@ mod tests {
         drop(log);
         let lines = taken.lock().iter().filter(|&&byte| byte == b'\n').count();
         assert_eq!(lines, LINES_MAX + 1);
+    }
+
+    /// Takes so many bytes more, then nothing until it may again: a disk that is full for a while.
+    struct Room(Arc<Mutex<(usize, Vec<u8>)>>);
+
+    impl Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let (room, taken) = &mut *self.0.lock();
+            let bytes = &bytes[..bytes.len().min(*room)];
+            if bytes.is_empty() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            *room -= bytes.len();
+            taken.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_a_full_disk_has_cut_spoils_no_other() {
+        let disk = Arc::new(Mutex::new((7, Vec::new())));
+        let shared = Arc::<Shared>::default();
+        let sink = Box::new(Room(disk.clone()));
+        let mut writer = Writer { name: "test", sink, shared: shared.clone(), failing: false, torn: false };
+        let dropped = || shared.dropped.load(Ordering::Relaxed);
+        writer.put(b"one\ntwo two\nthree\n");
+        assert_eq!(dropped(), 2, "the first was written");
+        writer.put(b"four\n");
+        assert_eq!(dropped(), 3);
+        disk.lock().0 = 100;
+        writer.put(b"five\n");
+        writer.put(b"six\n");
+        assert_eq!(dropped(), 3);
+        assert_eq!(String::from_utf8_lossy(&disk.lock().1), "one\ntwo\nfive\nsix\n");
     }
 
     /// Takes no line at all, as a full disk.

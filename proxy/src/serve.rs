@@ -207,6 +207,12 @@ impl Running {
         }
     }
 
+    /// Whether an endpoint takes connections.
+    #[cfg(feature = "lab")]
+    pub(crate) fn any_answers(&self) -> bool {
+        self.router.live().endpoints().any(|(_, endpoint)| endpoint.reachable())
+    }
+
     /// Serves until SIGTERM or SIGINT, or until a process has taken over after SIGQUIT; then drains. A second SIGTERM or SIGINT ends
     /// it at once. True if every connection ended by itself.
     pub async fn until_signalled(mut self, mut signals: Signals) -> bool {

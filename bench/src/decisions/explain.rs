@@ -2,15 +2,18 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use picker::policy::Policy;
 
 use super::{Candidate, Column, Record};
 use crate::table;
-use crate::trace::lines::{BadLines, TraceFileError};
+use crate::trace::lines::{BadLines, Loaded, TraceFileError};
 
 /// Why a request went where it went
 ///
-/// Reads a decision log (`decision_log` of the configuration). Lines that are cut or damaged are left out.
+/// Reads a decision log (`decision_log` of the configuration), and where the request is not in it the older ones beside it:
+/// LOG.1, LOG.2 and so on. Lines that are cut or damaged are left out.
 ///
 /// Example: prefixroute explain decisions.jsonl --request 7f3a
 #[derive(Clone, Debug, clap::Args)]
@@ -33,14 +36,16 @@ pub enum ExplainError {
     #[error(transparent)]
     Log(#[from] TraceFileError),
     /// No line is of that request.
-    #[error("{log}: found no request {request:?} among {records}{skipped}")]
+    #[error("{log}: found no request {request:?} among {records}{skipped}{older}")]
     Unknown {
         /// The file.
         log: String,
         /// What was asked for.
         request: String,
-        /// Requests that it has.
+        /// Requests that all files have.
         records: usize,
+        /// How many older files were looked at, in words.
+        older: String,
         /// What was left out, in words.
         skipped: String,
     },
@@ -58,26 +63,48 @@ impl ExplainError {
 
 /// Reads the log and tells of the requests that were asked for.
 pub fn run(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
-    let read = super::read(&args.log, BadLines::Skip)?;
-    let records = &read.requests;
-    let chosen: Vec<&Record> = match &args.request {
-        Some(id) => records.iter().filter(|record| record.request.as_ref() == Some(id)).collect(),
-        None => records.iter().skip(records.len().saturating_sub(args.last.unwrap_or(1))).collect(),
-    };
-    if chosen.is_empty() {
+    let mut texts: Vec<String> = Vec::new();
+    let (mut records, mut bad, mut older) = (0, 0, 0);
+    loop {
+        let path = if older == 0 { args.log.clone() } else { numbered(&args.log, older) };
+        if older > 0 && !path.exists() {
+            break;
+        }
+        let Loaded { requests, skipped } = match super::read(&path, BadLines::Skip) {
+            // A file that was begun a moment ago.
+            Err(TraceFileError::Empty { .. }) if numbered(&args.log, older + 1).exists() => Loaded::default(),
+            read => read?,
+        };
+        let chosen: Vec<&Record> = match &args.request {
+            Some(id) => requests.iter().filter(|record| record.request.as_ref() == Some(id)).collect(),
+            None => requests.iter().skip(requests.len().saturating_sub(args.last.unwrap_or(1))).collect(),
+        };
+        texts = chosen.into_iter().map(in_words).collect();
+        (records, bad) = (records + requests.len(), bad + skipped.lines);
+        if !texts.is_empty() {
+            break;
+        }
+        older += 1;
+    }
+    if texts.is_empty() {
+        let counted = |count, of: String| if count == 0 { String::new() } else { of };
         return Err(ExplainError::Unknown {
             log: args.log.display().to_string(),
             request: args.request.clone().unwrap_or_default(),
-            records: records.len(),
-            skipped: match read.skipped.lines {
-                0 => String::new(),
-                lines => format!(" and {lines} bad lines"),
-            },
+            records,
+            skipped: counted(bad, format!(" and {bad} bad lines")),
+            older: counted(older - 1, format!(" in it and {} older", older - 1)),
         });
     }
-    let texts: Vec<String> = chosen.into_iter().map(in_words).collect();
     out.write_all(texts.join("\n").as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// An older file of a log.
+fn numbered(log: &Path, number: usize) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
 }
 
 /// One request in words: what it was, what was weighed, why, and what came of it.
@@ -112,7 +139,8 @@ fn prompt(record: &Record) -> String {
         record.prompt_tokens.map_or(String::new(), |tokens| format!("; the engine counted {tokens} tokens"));
     match blocks {
         0 => format!("less than a block of {size} tokens, or none that could be read{counted}"),
-        _ => format!("{blocks} full blocks of about {size} tokens{counted}"),
+        1 => format!("a block of up to about {size} tokens{counted}"),
+        _ => format!("{blocks} blocks of about {size} tokens, the last full or not{counted}"),
     }
 }
 
@@ -173,8 +201,22 @@ fn first_choice(record: &Record, first: &Candidate) -> String {
         );
     };
     let lead = first.total - next.total;
-    if lead == 0.0 {
-        return format!("{policy} had {name} and {} equal, and chance or their turn decided", next.endpoint);
+    match Policy::from_name(policy) {
+        Some(Policy::RoundRobin) => {
+            return format!("it was the turn of {name}: round-robin asks nothing else");
+        }
+        Some(Policy::Random) => return format!("{name} was drawn: random asks nothing else"),
+        _ if lead == 0.0 => {
+            return format!("{policy} had {name} and {} equal, and chance decided", next.endpoint);
+        }
+        Some(Policy::LeastQueue) => {
+            return format!(
+                "least-queue goes by requests that this router has in flight, and {name} had {} fewer than {}, by weight",
+                number(lead),
+                next.endpoint
+            );
+        }
+        _ => {}
     }
     let mut parts: Vec<(&str, f64)> = record
         .columns
@@ -189,6 +231,11 @@ fn first_choice(record: &Record, first: &Candidate) -> String {
     let parts: Vec<String> = parts.iter().map(|(name, part)| format!("{name} {}", signed(*part))).collect();
     let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
     let held = match record.cold {
+        // What it is believed to hold did not count.
+        _ if policy == Policy::Sticky.name() => {
+            "sticky has an order of endpoints for each session, or each beginning of a prompt, and passes over those that have too much in flight"
+                .to_owned()
+        }
         true => "nobody is believed to hold any of it".to_owned(),
         false => format!(
             "{name} is believed to hold {} of {} blocks, {} {}",
@@ -204,8 +251,7 @@ fn first_choice(record: &Record, first: &Candidate) -> String {
 fn what_came(record: &Record) -> String {
     let ended = record.trouble.as_ref().map_or(String::new(), |trouble| format!(" ({trouble})"));
     let went = record.endpoint.as_deref().unwrap_or("nobody");
-    let first =
-        record.ttfb_ms.map_or("no byte".to_owned(), |ms| format!("first byte after {} ms", number(ms)));
+    let first = record.ttfb_ms.map_or("no byte".to_owned(), |ms| format!("its head after {} ms", number(ms)));
     format!(
         "status {}{ended} of {went}, {first}, ended after {} ms{}",
         record.status,
@@ -231,7 +277,9 @@ fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 1.0 || size == 0.0 => 2,
-        _ => 4,
+        size if size >= 1e-3 => 4,
+        // What is as good as nothing still tells which way it went.
+        _ => return format!("{value:.0e}"),
     };
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
@@ -285,13 +333,13 @@ mod tests {
         assert_eq!(
             in_words(&record()),
             "request r-1 at 1.500 s since 1970: chat, model m, pool default\n\
-             prompt: 14 full blocks of about 64 tokens; the engine counted 910 tokens\n\n\
+             prompt: 14 blocks of about 64 tokens, the last full or not; the engine counted 910 tokens\n\n\
              endpoint   believed   prefix x 3   queue x 2   total\n\
              a <-          12/14         2.55           1    3.55\n\
              b              0/14            0           2       2\n\
              and 1 that rank lower\n\n\
              why: a is believed to hold 12 of 14 blocks, b 0; prefix has a 1.55 ahead of b (prefix +2.55, queue -1)\n\
-             came: status 200 of a, first byte after 34.25 ms, ended after 120 ms; of 910 tokens 768 were cached (believed: about 780)\n"
+             came: status 200 of a, its head after 34.25 ms, ended after 120 ms; of 910 tokens 768 were cached (believed: about 780)\n"
         );
     }
 
@@ -308,11 +356,27 @@ mod tests {
             ("a was due for a request that looks", change(|it| it.candidates[0].preferred = true)),
             ("prefix had a and b equal", change(|it| it.candidates[1].total = it.candidates[0].total)),
             ("nobody is believed to hold any of it; ", change(|it| it.cold = true)),
+            ("it was the turn of a", change(|it| it.policy = "round-robin".to_owned())),
+            ("a was drawn", change(|it| it.policy = "random".to_owned())),
+            ("sticky has an order of endpoints", change(|it| it.policy = "sticky".to_owned())),
+            (
+                "least-queue goes by requests that this router has in flight, and a had 1.55 fewer than b",
+                change(|it| it.policy = "least-queue".to_owned()),
+            ),
         ] {
             assert!(made.starts_with(want), "{made}");
         }
         let went = change(|it| (it.endpoint, it.attempts) = (Some("b".to_owned()), 2));
         assert!(went.contains("It went to b, which is number 2: those before it took no"), "{went}");
+    }
+
+    #[test]
+    fn a_figure_that_is_nearly_nothing_is_not_shown_as_nothing() {
+        for (value, want) in
+            [(0.0, "0"), (1e-6, "1e-6"), (-2.4e-4, "-2e-4"), (0.001, "0.001"), (340.4, "340")]
+        {
+            assert_eq!(number(value), want);
+        }
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub(super) struct Answer {
     pub(super) last_token: Option<Duration>,
     /// Between two events with tokens.
     pub(super) gaps: Vec<Duration>,
-    /// A stream said that it is complete, or the answer is no stream.
+    /// It is a stream of events.
+    pub(super) streamed: bool,
+    /// A stream said that it is complete; what is no stream is JSON.
     pub(super) complete: bool,
     /// The error that it is, or that its stream ended in.
     pub(super) error: Option<String>,
@@ -46,7 +48,6 @@ pub(super) struct Answer {
 /// Takes chunks, keeps a line of a stream or the whole of an answer.
 #[derive(Debug)]
 pub(super) struct AnswerReader {
-    streamed: bool,
     kept: Vec<u8>,
     answer: Answer,
 }
@@ -54,12 +55,12 @@ pub(super) struct AnswerReader {
 impl AnswerReader {
     /// A reader of a stream of events, or of one JSON text.
     pub(super) fn new(streamed: bool) -> Self {
-        Self { streamed, kept: Vec::new(), answer: Answer { complete: !streamed, ..Answer::default() } }
+        Self { kept: Vec::new(), answer: Answer { streamed, ..Answer::default() } }
     }
 
     /// Takes the next bytes, which came at that time.
     pub(super) fn push(&mut self, chunk: &[u8], at: Duration) {
-        if !self.streamed {
+        if !self.answer.streamed {
             return self.keep(chunk);
         }
         for piece in chunk.split_inclusive(|&byte| byte == b'\n') {
@@ -72,7 +73,7 @@ impl AnswerReader {
 
     /// What there was.
     pub(super) fn finish(mut self, at: Duration) -> Answer {
-        match self.streamed {
+        match self.answer.streamed {
             true => self.end_line(at),
             false => {
                 let whole = std::mem::take(&mut self.kept);
@@ -85,6 +86,9 @@ impl AnswerReader {
     fn keep(&mut self, piece: &[u8]) {
         if self.kept.len() + piece.len() <= KEPT_BYTES_MAX {
             self.kept.extend_from_slice(piece);
+        } else {
+            // What cannot be read whole is taken for what it says that it is.
+            self.answer.complete |= !self.answer.streamed;
         }
     }
 
@@ -103,9 +107,10 @@ impl AnswerReader {
     /// Reads one JSON text.
     fn read(&mut self, text: &[u8], at: Duration) {
         let Ok(said) = serde_json::from_slice::<Said>(text) else { return };
-        if self.streamed && said.has_token() {
+        if self.answer.streamed && said.has_token() {
             self.token(at);
         }
+        self.answer.complete |= !self.answer.streamed;
         self.answer.complete |= said.kind.as_deref().is_some_and(|kind| LAST_EVENTS.contains(&kind));
         let nested = said.response.or(said.message).and_then(|inner| inner.usage);
         self.take_usage(said.usage.or(nested));

@@ -16,6 +16,7 @@ use super::plan::Hashed;
 use super::send::Pace;
 use super::servers::Server;
 use super::tally::Slo;
+use crate::address::shown;
 use crate::prompt::Api;
 
 /// The longest time that a flag may say.
@@ -184,8 +185,15 @@ impl ReplayArgs {
         Ok(named("--url", &self.urls)?.into_iter().map(lane).collect())
     }
 
+    /// Servers, by names that a router of `--compare` takes for its endpoints.
     pub(super) fn servers(&self) -> Result<Vec<Server>, ReplayError> {
-        let server = |(name, url)| Server { name, url };
+        let plain = |letter: char| {
+            if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' }
+        };
+        let server = |(name, url): (String, String)| match self.compare.is_empty() {
+            true => Server { name, url },
+            false => Server { name: name.chars().map(plain).collect(), url },
+        };
         Ok(named("--server", &self.servers)?.into_iter().map(server).collect())
     }
 
@@ -263,7 +271,7 @@ impl ReplayArgs {
     }
 }
 
-/// `NAME=URL` or `URL`, whose name is then its host and port. Names are told apart.
+/// `NAME=URL` or `URL`, whose name is then what stands behind `http://`. Names are told apart.
 fn named(flag: &str, given: &[String]) -> Result<Vec<(String, String)>, ReplayError> {
     let mut all: Vec<(String, String)> = Vec::new();
     for text in given {
@@ -271,7 +279,7 @@ fn named(flag: &str, given: &[String]) -> Result<Vec<(String, String)>, ReplayEr
             Some((name, url)) if !name.contains(['/', ':']) => (name.to_owned(), base(flag, url)?),
             _ => {
                 let url = base(flag, text)?;
-                (url.trim_start_matches("http://").to_owned(), url)
+                (shown(&url).trim_start_matches("http://").to_owned(), url)
             }
         };
         if all.iter().any(|(known, _)| *known == name) {
@@ -285,9 +293,13 @@ fn named(flag: &str, given: &[String]) -> Result<Vec<(String, String)>, ReplayEr
 /// A base address without a slash at its end; a `/v1`, as clients' libraries want it, is taken off.
 fn base(flag: &str, text: &str) -> Result<String, ReplayError> {
     let wanted = "a base address such as http://127.0.0.1:8080";
-    let url = Url::parse(text).map_err(|error| wrong(flag, format_args!("{text} ({error})"), wanted))?;
+    let found = shown(text);
+    let url = Url::parse(text).map_err(|error| wrong(flag, format_args!("{found} ({error})"), wanted))?;
+    if url.scheme() == "https" {
+        return Err(wrong(flag, found, "http://: this client speaks no TLS"));
+    }
     if url.scheme() != "http" || url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong(flag, text, wanted));
+        return Err(wrong(flag, found, wanted));
     }
     let text = url.as_str().trim_end_matches('/');
     Ok(text.strip_suffix("/v1").unwrap_or(text).to_owned())
@@ -395,6 +407,13 @@ mod tests {
         let lanes = args("--url http://a:1/v1/ --url b=http://c:2/x").unwrap().lanes().unwrap();
         let lane = |name: &str, url: &str| Lane { name: name.to_owned(), via: Via::Url(url.to_owned()) };
         assert_eq!(lanes, [lane("a:1", "http://a:1"), lane("b", "http://c:2/x")]);
+        let lanes = args("--url http://user:SECRET@a:1").unwrap().lanes().unwrap();
+        assert_eq!(lanes, [lane("a:1", "http://user:SECRET@a:1")]);
+        let error = checked("--url ftp://user:SECRET@a:1").unwrap_err();
+        assert_eq!(error, "--url: found ftp://a:1, wanted a base address such as http://127.0.0.1:8080");
+        let of_routers = args("--compare prefix --server http://d:3 --server http://[::1]:3").unwrap();
+        let names: Vec<_> = of_routers.servers().unwrap().into_iter().map(|server| server.name).collect();
+        assert_eq!(names, ["d-3", "---1--3"]);
         let servers = args("--url http://a --metrics s=http://d:3").unwrap().servers().unwrap();
         assert_eq!((servers[0].name.as_str(), servers[0].url.as_str()), ("s", "http://d:3"));
     }

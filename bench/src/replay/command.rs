@@ -4,17 +4,22 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::sync::watch;
 
 use super::args::{Lane, ReplayArgs};
 use super::exchange::Target;
 use super::plan::Plan;
 use super::plays::{Outcome, Stage, order};
 use super::send::Pace;
-use super::tally::Slo;
+use super::tally::{Slo, Tally};
 use super::{ReplayError, json, show};
 use crate::demo::Router;
-use crate::trace::form;
+use crate::simulate::usable;
+use crate::trace::form::{self, AnyTrace};
 use crate::trace::lines::{BadLines, Loaded, Skipped};
+
+/// As a shell has it of a command that SIGINT has ended.
+const INTERRUPTED_AGAIN: i32 = 130;
 
 /// A lane and what it came to, round by round.
 pub(super) struct Played {
@@ -32,40 +37,77 @@ pub(super) struct Told<'a> {
     pub(super) slo: Slo,
     /// Of the plays, where there are several.
     pub(super) salt: Option<String>,
+    /// What the `x-request-id` of every request begins with.
+    pub(super) ids: String,
+    /// It was told to end before all was sent and answered.
+    pub(super) interrupted: bool,
     pub(super) played: &'a [Played],
 }
 
 /// Reads the trace, sends it and writes what came of it to `out`; progress goes to stderr if that is a terminal. `router` is
-/// asked for those of `--compare`.
+/// asked for those of `--compare`. SIGINT ends the sending, and what was measured until then is told; a second one ends all.
 pub async fn run<R: Router>(args: &ReplayArgs, router: &R, out: &mut dyn Write) -> Result<(), ReplayError> {
+    let (interrupt, interrupted) = watch::channel(false);
+    let watching = tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            let _ = interrupt.send(true);
+            let _ = tokio::signal::ctrl_c().await;
+            std::process::exit(INTERRUPTED_AGAIN);
+        }
+        std::future::pending::<()>().await;
+    });
+    let ended = run_until(args, router, out, interrupted).await;
+    watching.abort();
+    ended
+}
+
+/// As [`run`], for who says otherwise than by a signal when it is to end: once the value is true.
+pub async fn run_until<R: Router>(
+    args: &ReplayArgs,
+    router: &R,
+    out: &mut dyn Write,
+    interrupt: watch::Receiver<bool>,
+) -> Result<(), ReplayError> {
     let (lanes, pace) = (args.lanes()?, args.pace()?);
     let rounds = args.rounds(lanes.len())?;
-    let target = Target { url: String::new(), authorization: args.authorization()?, timeout: args.timeout };
+    let target = Target {
+        url: String::new(),
+        authorization: args.authorization()?,
+        timeout: args.timeout,
+        ids: Some(fresh_name()),
+    };
+    let ids = target.ids.clone().unwrap_or_default();
     let (servers, slo) = (args.servers()?, args.slo());
     let (plan, skipped) = read(args)?;
     let requests = plan.len();
-    let stage = Stage { plan, target, pace, servers, server_wait: args.server_wait, slo, router };
-    let salt = (lanes.len() * rounds > 1).then(|| args.salt.clone().unwrap_or_else(fresh_salt));
+    let stage = Stage { plan, target, pace, servers, server_wait: args.server_wait, slo, router, interrupt };
+    let salt = (lanes.len() * rounds > 1).then(|| args.salt.clone().unwrap_or_else(fresh_name));
     let played = play_all(&stage, lanes, rounds, salt.as_deref()).await?;
+    let interrupted = *stage.interrupt.borrow();
     let trace = args.trace.display().to_string();
-    let told = Told { trace, requests, skipped, pace, slo, salt, played: &played };
+    let told = Told { trace, requests, skipped, pace, slo, salt, ids, interrupted, played: &played };
     let text = if args.json { json::text(&told) } else { show::text(&told) };
     out.write_all(text.as_bytes())?;
     out.flush()?;
-    answered(&played)
+    if interrupted { Err(ReplayError::Interrupted) } else { answered(&played) }
 }
 
 /// Reads the trace, whose first line tells its form. A form that comes to lengths and ids of blocks needs nothing here.
 fn read(args: &ReplayArgs) -> Result<(Plan, Skipped), ReplayError> {
-    let (hashed, edits) = (args.hashed()?, args.edits()?);
+    let (mut hashed, edits) = (args.hashed()?, args.edits()?);
     let bad = if args.skip_bad { BadLines::Skip } else { BadLines::Refuse };
-    let Loaded { mut requests, skipped } = form::read(&args.trace, bad)?;
+    let Loaded { mut requests, mut skipped } = form::read(&args.trace, bad)?;
     if let Some(limit) = args.limit {
         requests.truncate(limit);
     }
-    let trace = || args.trace.display().to_string();
-    let plan = Plan::new(requests, &hashed, edits);
-    Ok((plan.map_err(|reason| ReplayError::Words { trace: trace(), reason })?, skipped))
+    let unsayable = |reason| ReplayError::Words { trace: args.trace.display().to_string(), reason };
+    if let (AnyTrace::Hashed(all, told), BadLines::Skip) = (&mut requests, bad) {
+        let (good, size, unusable) = usable(all, hashed.block.or(*told)).map_err(unsayable)?;
+        (*all, hashed.block) = (good, Some(size));
+        skipped.add_unusable(&unusable);
+    }
+    let plan = Plan::new(requests, &hashed, edits).map_err(unsayable)?;
+    Ok((plan, skipped))
 }
 
 async fn play_all<R: Router>(
@@ -75,12 +117,16 @@ async fn play_all<R: Router>(
     salt: Option<&str>,
 ) -> Result<Vec<Played>, ReplayError> {
     let mut played: Vec<Played> = lanes.into_iter().map(|lane| Played { lane, rounds: Vec::new() }).collect();
-    let bar = progress_bar(stage.plan.len() * played.len() * rounds);
+    let lanes = played.len();
+    let bar = progress_bar(stage.plan.len() * lanes * rounds);
     for (round, place) in order(played.len(), rounds) {
         let Some(Played { lane, rounds: outcomes }) = played.get_mut(place) else { continue };
+        if *stage.interrupt.borrow() {
+            break;
+        }
         bar.set_message(format!("{} {}/{rounds}", lane.name, round + 1));
-        let salt = salt.map(|salt| format!("{salt}-{round}-{place}"));
-        outcomes.push(stage.play(lane, salt, &|| bar.inc(1)).await?);
+        let play = (rounds > 1 || lanes > 1).then(|| format!("{round}-{place}"));
+        outcomes.push(stage.play(lane, salt, play.as_deref(), &|| bar.inc(1)).await?);
     }
     bar.finish_and_clear();
     Ok(played)
@@ -95,14 +141,20 @@ fn progress_bar(requests: usize) -> ProgressBar {
     bar
 }
 
-/// What no earlier run has used: servers may still hold what that sent.
-fn fresh_salt() -> String {
+/// What no earlier run has used: servers may still hold what that sent, and logs have its requests.
+fn fresh_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     format!("replay-{:x}-{:x}", now.as_micros(), std::process::id())
 }
 
+/// Errors: the first lane of which nothing was answered.
 fn answered(played: &[Played]) -> Result<(), ReplayError> {
-    let tallies = || played.iter().flat_map(|one| one.rounds.iter().map(|round| &round.tally));
-    let (sent, failed) = tallies().fold((0, 0), |sum, one| (sum.0 + one.requests, sum.1 + one.failed()));
-    if failed == sent { Err(ReplayError::Unanswered(sent)) } else { Ok(()) }
+    for Played { lane, rounds } in played {
+        let of = |count: fn(&Tally) -> usize| rounds.iter().map(|round| count(&round.tally)).sum::<usize>();
+        let (sent, failed) = (of(|tally| tally.requests), of(Tally::failed));
+        if failed == sent {
+            return Err(ReplayError::Unanswered { lane: lane.name.clone(), sent });
+        }
+    }
+    Ok(())
 }

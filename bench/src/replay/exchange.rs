@@ -20,12 +20,14 @@ pub struct Target {
     pub authorization: Option<HeaderValue>,
     /// What a request may take in all.
     pub timeout: Duration,
+    /// What the header `x-request-id` begins with; the request's number in the trace, from 1, stands behind it.
+    pub ids: Option<String>,
 }
 
 impl Target {
     /// An address that wants no key and is waited for long.
     pub fn of(url: &str) -> Self {
-        Self { url: url.to_owned(), authorization: None, timeout: super::REQUEST_WAIT_MAX }
+        Self { url: url.to_owned(), authorization: None, timeout: super::REQUEST_WAIT_MAX, ids: None }
     }
 }
 
@@ -59,10 +61,11 @@ pub struct Record {
     pub failure: Option<Failure>,
 }
 
-/// Sends a request that was due then, and reads its answer to the end.
+/// Sends a request of that place in its trace that was due then, and reads its answer to the end.
 pub(super) async fn exchange(
     client: &Client,
     target: &Target,
+    number: usize,
     outgoing: Outgoing,
     group: Option<String>,
     due: Option<Instant>,
@@ -70,7 +73,7 @@ pub(super) async fn exchange(
     let sent = Instant::now();
     let due = due.unwrap_or(sent);
     let mut record = Record { group, late: sent.saturating_duration_since(due), ..Record::default() };
-    match request(client, target, outgoing).send().await {
+    match request(client, target, number, outgoing).send().await {
         Ok(response) => read(response, due, &mut record).await,
         Err(error) => record.failure = Some(Failure::of(&error, false)),
     }
@@ -78,11 +81,15 @@ pub(super) async fn exchange(
     record
 }
 
-fn request(client: &Client, target: &Target, outgoing: Outgoing) -> reqwest::RequestBuilder {
+fn request(client: &Client, target: &Target, number: usize, outgoing: Outgoing) -> reqwest::RequestBuilder {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(key) = &target.authorization {
         headers.insert(reqwest::header::AUTHORIZATION, key.clone());
+    }
+    let id = target.ids.as_ref().map(|ids| HeaderValue::try_from(format!("{ids}-{}", number + 1)));
+    if let Some(Ok(id)) = id {
+        headers.insert("x-request-id", id);
     }
     // A session that is no header goes without: the policy `sticky` then takes the prompt's beginning.
     if let Some(Ok(session)) = outgoing.session.map(HeaderValue::try_from) {
@@ -127,8 +134,11 @@ fn failure(status: reqwest::StatusCode, answer: &Answer) -> Option<Failure> {
     if answer.error.is_some() {
         return Some(Failure { kind: Kind::StreamError, text: said("the answer says".to_owned()) });
     }
-    let text = || "the stream ended without saying that it is complete".to_owned();
-    (!answer.complete).then(|| Failure { kind: Kind::Cut, text: text() })
+    let (kind, text) = match answer.streamed {
+        true => (Kind::Cut, "the stream ended without saying that it is complete"),
+        false => (Kind::NoJson, "an answer that is neither a stream of events nor JSON"),
+    };
+    (!answer.complete).then(|| Failure { kind, text: text.to_owned() })
 }
 
 fn take(answer: Answer, record: &mut Record) {

@@ -21,6 +21,8 @@ pub enum Kind {
     Cut,
     /// A stream said that it failed.
     StreamError,
+    /// An answer that no API of these gives: another server listens there.
+    NoJson,
 }
 
 impl fmt::Display for Kind {
@@ -33,6 +35,7 @@ impl fmt::Display for Kind {
             Self::Status(status) => write!(to, "status {status}"),
             Self::Cut => to.write_str("cut off"),
             Self::StreamError => to.write_str("error in stream"),
+            Self::NoJson => to.write_str("no JSON"),
         }
     }
 }

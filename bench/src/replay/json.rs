@@ -22,6 +22,9 @@ struct Json<'a> {
     /// Closed loop.
     clients: Option<usize>,
     cache_salt: Option<&'a str>,
+    /// What the `x-request-id` of every request begins with.
+    request_ids: &'a str,
+    interrupted: bool,
     lanes: Vec<Lane<'a>>,
 }
 
@@ -100,6 +103,8 @@ pub(super) fn text(told: &Told<'_>) -> String {
         speed,
         clients,
         cache_salt: told.salt.as_deref(),
+        request_ids: &told.ids,
+        interrupted: told.interrupted,
         lanes: told.played.iter().map(|played| lane(played, &told.slo)).collect(),
     };
     // String keys and finite numbers only: it cannot fail.

@@ -28,7 +28,7 @@ use std::time::Duration;
 use reqwest::Client;
 
 pub use args::{Cut, HashedApi, ReplayArgs};
-pub use command::run;
+pub use command::{run, run_until};
 pub use exchange::{Record, Target};
 pub use failure::{Failure, Kind};
 pub use plan::Plan;
@@ -50,10 +50,10 @@ pub enum ReplayError {
     #[error("{0}")]
     Option(String),
     /// The trace cannot be read.
-    #[error(transparent)]
+    #[error("{}{}", .0, .0.hint())]
     Trace(#[from] TraceFileError),
     /// The trace cannot be told in words.
-    #[error("{trace}: {reason}")]
+    #[error("{trace}: {reason}{}", reason.hint())]
     Words {
         /// Its file.
         trace: String,
@@ -77,9 +77,17 @@ pub enum ReplayError {
     /// The result could not be written.
     #[error("replay: {0}")]
     Io(#[from] io::Error),
-    /// Everything was told, but no request was answered.
-    #[error("none of the {0} requests was answered")]
-    Unanswered(usize),
+    /// Everything was told, but of one lane no request was answered.
+    #[error("none of the {sent} requests to {lane} was answered")]
+    Unanswered {
+        /// Who should have.
+        lane: String,
+        /// Requests that it was sent.
+        sent: usize,
+    },
+    /// It was told to end; what had come by then was told.
+    #[error("interrupted before all requests were answered")]
+    Interrupted,
 }
 
 impl ReplayError {
@@ -87,9 +95,8 @@ impl ReplayError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Option(_) | Self::Trace(_) | Self::Words { .. } => true,
-            Self::Router { .. } | Self::Client(_) | Self::Lost(_) | Self::Io(_) | Self::Unanswered(_) => {
-                false
-            }
+            Self::Router { .. } | Self::Client(_) | Self::Lost(_) | Self::Io(_) => false,
+            Self::Unanswered { .. } | Self::Interrupted => false,
         }
     }
 }

@@ -64,8 +64,9 @@ impl Plan {
     pub fn new(trace: AnyTrace, hashed: &Hashed, edits: Edits) -> Result<Self, PlayError> {
         let requests = match trace {
             AnyTrace::Bodies(requests) => Requests::Bodies(requests),
-            AnyTrace::Hashed(requests) => {
-                let wording = Wording::new(block_size_of(&requests, hashed.block)?, hashed.tokens_per_word);
+            AnyTrace::Hashed(requests, told) => {
+                let size = block_size_of(&requests, hashed.block.or(told))?;
+                let wording = Wording::new(size, hashed.tokens_per_word);
                 Requests::Hashed { requests, wording, api: hashed.api }
             }
         };
@@ -165,7 +166,7 @@ mod tests {
     }
 
     fn plan(api: Api) -> Plan {
-        let trace = AnyTrace::Hashed(vec![hashed(5.0, &[1, 2], 20), hashed(7.5, &[1, 3], 32)]);
+        let trace = AnyTrace::Hashed(vec![hashed(5.0, &[1, 2], 20), hashed(7.5, &[1, 3], 32)], None);
         let how = Hashed { block: BlockSize::new(16).ok(), tokens_per_word: 1.0, api };
         Plan::new(trace, &how, Edits { max_tokens: Some(3), ..Edits::default() }).unwrap()
     }
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn counts_that_no_block_explains_are_refused() {
-        let trace = AnyTrace::Hashed(vec![hashed(0.0, &[1, 2], 20), hashed(0.0, &[1], 90)]);
+        let trace = AnyTrace::Hashed(vec![hashed(0.0, &[1, 2], 20), hashed(0.0, &[1], 90)], None);
         let how = Hashed { block: BlockSize::new(16).ok(), tokens_per_word: 1.0, api: Api::Chat };
         let error = Plan::new(trace, &how, Edits::default()).unwrap_err().to_string();
         assert_eq!(error, "request 2: found 1 hash ids, wanted 6 for 90 tokens in blocks of 16");

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Client;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::args::{Lane, Via};
 use super::exchange::Target;
@@ -24,6 +26,8 @@ pub(super) struct Stage<'a, R> {
     pub(super) server_wait: Duration,
     pub(super) slo: Slo,
     pub(super) router: &'a R,
+    /// Once it is true, what is under way is left, and nothing more is sent.
+    pub(super) interrupt: watch::Receiver<bool>,
 }
 
 /// What one lane came to in one round, or in all.
@@ -53,16 +57,19 @@ pub(super) fn order(lanes: usize, rounds: usize) -> impl Iterator<Item = (usize,
 }
 
 impl<R: Router> Stage<'_, R> {
-    /// One lane plays the whole trace. `salt` is the play's own; `progress` is called after each request.
+    /// One lane plays the whole trace. `play` tells this one from others, in salt and ids; `progress` is called after each
+    /// request.
     pub(super) async fn play(
         &self,
         lane: &Lane,
-        salt: Option<String>,
+        salt: Option<&str>,
+        play: Option<&str>,
         progress: &(dyn Fn() + Sync),
     ) -> Result<Outcome, ReplayError> {
-        let plan = salt.map_or_else(|| self.plan.clone(), |salt| self.plan.salted(salt));
+        let own = |name: &str| play.map_or_else(|| name.to_owned(), |play| format!("{name}-{play}"));
+        let plan = salt.map_or_else(|| self.plan.clone(), |salt| self.plan.salted(own(salt)));
         let (url, running) = self.open(lane).await?;
-        let target = Target { url, ..self.target.clone() };
+        let target = Target { url, ids: self.target.ids.as_deref().map(own), ..self.target.clone() };
         let outcome = self.measure(&client()?, Arc::new(plan), Arc::new(target), progress).await;
         if let Some(running) = running {
             running.stop().await;
@@ -94,7 +101,11 @@ impl<R: Router> Stage<'_, R> {
             tally.add(&record, &slo);
             progress();
         };
-        let took = send(&plan, &target, self.pace, &mut sink).await?;
+        let (began, mut interrupt) = (Instant::now(), self.interrupt.clone());
+        let took = tokio::select! {
+            took = send(&plan, &target, self.pace, &mut sink) => took?,
+            Ok(_) = interrupt.wait_for(|told| *told) => began.elapsed(),
+        };
         tally.end_play(took);
         let answered = tally.requests - tally.failed();
         // Who fails has no usage: then nobody knows how much was sent.

@@ -97,7 +97,7 @@ impl Sender<'_> {
         self.under_way.spawn(async move {
             let group = plan.group(number).map(str::to_owned);
             let Some(outgoing) = plan.outgoing(number) else { return (number, Record::default()) };
-            (number, exchange(&client, &target, outgoing, group, due).await)
+            (number, exchange(&client, &target, number, outgoing, group, due).await)
         });
     }
 

@@ -22,7 +22,19 @@ pub(super) fn text(told: &Told<'_>) -> String {
         [(played, outcome)] => alone(&played.lane.name, outcome, told),
         several => side_by_side(several, told),
     };
-    told.skipped.text() + &body
+    let ids = format!(
+        "\nx-request-id: {}-{}\n",
+        told.ids,
+        if told.played.len() > 1 { "ROUND-LANE-REQUEST" } else { "REQUEST" }
+    );
+    told.skipped.text() + &interrupted(told) + &body + &ids
+}
+
+fn interrupted(told: &Told<'_>) -> String {
+    match told.interrupted {
+        true => "Interrupted: only what had ended by then is counted.\n\n".to_owned(),
+        false => String::new(),
+    }
 }
 
 /// One lane: a paragraph for each thing to know.

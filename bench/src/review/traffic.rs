@@ -154,7 +154,7 @@ pub fn look_at(
     let in_words = matches!(requests, AnyTrace::Bodies(_));
     let read = match requests {
         AnyTrace::Bodies(trace) => Ok(Workload::of_good_bodies(&trace, wanted.body_block)),
-        AnyTrace::Hashed(trace) => Workload::of_good_hashes(&trace, wanted.hashed_block),
+        AnyTrace::Hashed(trace, told) => Workload::of_good_hashes(&trace, wanted.hashed_block.or(told)),
     };
     let (workload, bad) = match read {
         Ok(read) => read,

@@ -14,7 +14,7 @@ use super::{
 use crate::decisions::{self, Record};
 use crate::demo3::OptionsError;
 use crate::trace::form::{self, AnyTrace, Form};
-use crate::trace::lines::{self, Loaded, Skipped, TraceFileError};
+use crate::trace::lines::{self, BadLines, Loaded, Skipped, TraceFileError};
 
 /// Fewer requests than that, over all policies, are played before anybody looks.
 const REQUESTS_WITH_PROGRESS: u64 = 20_000;
@@ -26,13 +26,13 @@ pub enum SimulateError {
     #[error("{0}")]
     Option(String),
     /// The trace cannot be read.
-    #[error(transparent)]
+    #[error("{}{}", .0, .0.hint())]
     Trace(#[from] TraceFileError),
     /// The built-in workload cannot be had.
     #[error("--demo3-{0}")]
     Demo3(#[from] OptionsError),
     /// The trace cannot be played.
-    #[error("{trace}: {reason}")]
+    #[error("{trace}: {reason}{}", reason.hint())]
     Play {
         /// The trace's file, or the built-in workload.
         trace: String,
@@ -133,27 +133,42 @@ fn reports(runs: &[Run], with_oracle: bool) -> Vec<Report> {
 fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
     let size = args.block_size()?;
     let Some(path) = &args.trace else { return built_in(args) };
-    let text = lines::text(path)?;
-    if form::form(&text) == Form::Decisions {
-        return of_log(args, lines::parse(&text, path, args.bad_lines())?);
+    let bytes = lines::bytes(path)?;
+    if form::form(&bytes) == Form::Decisions {
+        return of_log(args, lines::parse(&bytes, path, args.bad_lines())?);
     }
-    let Loaded { requests, skipped } = form::parse(&text, path, args.bad_lines())?;
-    let (workload, columns, believed) = match requests {
+    let Loaded { requests, mut skipped } = form::parse(&bytes, path, args.bad_lines())?;
+    let skip = args.bad_lines() == BadLines::Skip;
+    let (loaded, columns, believed) = match requests {
         AnyTrace::Bodies(trace) => {
-            let workload = Workload::of_bodies(&trace, size.unwrap_or(BlockSize::ENGINE));
-            (workload, args.columns(false), Some(PUBLISHED_BELIEF_BLOCKS))
+            let size = size.unwrap_or(BlockSize::ENGINE);
+            let loaded = match skip {
+                true => Ok(Workload::of_good_bodies(&trace, size)),
+                false => Workload::of_bodies(&trace, size).map(|all| (all, Vec::new())),
+            };
+            (loaded, args.columns(false), Some(PUBLISHED_BELIEF_BLOCKS))
         }
-        AnyTrace::Hashed(trace) => (Workload::of_hashes(&trace, size), args.columns(true), None),
+        AnyTrace::Hashed(trace, told) => {
+            let loaded = match skip {
+                true => Workload::of_good_hashes(&trace, size.or(told)),
+                false => Workload::of_hashes(&trace, size.or(told)).map(|all| (all, Vec::new())),
+            };
+            (loaded, args.columns(true), None)
+        }
     };
-    let workload = workload.map_err(|reason| unplayable(args, reason))?;
+    let (workload, unusable) = loaded.map_err(|reason| unplayable(args, reason))?;
+    skipped.add_unusable(&unusable);
+    if workload.is_empty() {
+        let (lines, first) = (skipped.lines, skipped.reasons.into_iter().next().unwrap_or_default());
+        return Err(TraceFileError::AllBad { path: path.clone(), lines, first }.into());
+    }
     Ok(Read { workload, skipped, columns, believed, routed: None })
 }
 
 fn of_log(args: &SimulateArgs, log: Loaded<Vec<Record>>) -> Result<Read, SimulateError> {
     let Loaded { requests: log, skipped } = log;
-    // Pools may differ; the first one's blocks are asked for, and another size is told as a fault of the trace.
-    let size = log.first().and_then(|record| BlockSize::new(record.block_tokens as i64).ok());
-    let workload = Workload::of_hashes(&decisions::to_trace(&log), args.block_size()?.or(size));
+    let (trace, size) = decisions::to_trace(&log);
+    let workload = Workload::of_hashes(&trace, args.block_size()?.or(Some(size)));
     let workload = workload.map_err(|reason| unplayable(args, reason))?;
     let (endpoints, routed) = decisions::routed(&log);
     let routed = Some((endpoints.len(), routed));

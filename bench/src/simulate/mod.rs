@@ -31,10 +31,12 @@ pub use hindsight::{oracle, play_assigned};
 pub use options::{Changes, Pacing, SimulateOptions, Split};
 pub use report::{Columns, Report, decision_line, table};
 pub use run::{Run, Served, ShownDecision};
+pub(crate) use workload::usable;
 pub use workload::{Workload, block_size_of};
 
 use crate::prompt::PromptError;
 use crate::trace::TraceRequest;
+use crate::trace::lines::LEAVE_OUT;
 use fleet::Fleet;
 
 /// Why a trace cannot be played. Requests are numbered from 1.
@@ -84,6 +86,18 @@ pub enum PlayError {
     /// The router's index.
     #[error(transparent)]
     Index(#[from] JoinError),
+}
+
+impl PlayError {
+    /// What helps against it, to be put behind it; nothing where nothing does.
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Body { .. } | Self::BlockCount { .. } => LEAVE_OUT,
+            Self::Replicas(_) | Self::NobodyLeft | Self::NoBlockSize | Self::Warm { .. } | Self::Index(_) => {
+                ""
+            }
+        }
+    }
 }
 
 /// What is wrong with a body.

@@ -90,14 +90,8 @@ impl Workload {
         trace: &[HashedRequest],
         block_size: Option<BlockSize>,
     ) -> Result<(Self, Vec<PlayError>), PlayError> {
-        let size = block_size.map_or_else(|| most_explained(trace), Ok)?;
-        let checked = (1..).zip(trace).map(|(number, request)| match request.input_tokens {
-            0 => Err(PlayError::Body { number, reason: BodyError::NoText }),
-            _ => check_count(number, request, size).map(|()| request.clone()),
-        });
-        let (good, bad): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
-        let good: Vec<_> = good.into_iter().filter_map(Result::ok).collect();
-        Ok((Self::of_hashes(&good, Some(size))?, bad.into_iter().filter_map(Result::err).collect()))
+        let (good, size, bad) = usable(trace, block_size)?;
+        Ok((Self::of_hashes(&good, Some(size))?, bad))
     }
 
     /// Requests that are known by their blocks. Without a block size it is the smallest power of two that explains how many
@@ -239,6 +233,24 @@ fn block_hash(id: u64) -> BlockHash {
     BlockHash(picker::chance::mix(id))
 }
 
+/// The requests that have as many blocks as their lengths make, the size of the blocks, and what is wrong with the others.
+/// Without a stated size it is the smallest power of two that explains the most. Errors: none explains a half.
+pub(crate) fn usable(
+    trace: &[HashedRequest],
+    stated: Option<BlockSize>,
+) -> Result<(Vec<HashedRequest>, BlockSize, Vec<PlayError>), PlayError> {
+    let size = stated.map_or_else(|| most_explained(trace), Ok)?;
+    let (mut good, mut bad) = (Vec::with_capacity(trace.len()), Vec::new());
+    for (number, request) in (1..).zip(trace) {
+        match check_count(number, request, size) {
+            Ok(()) if request.input_tokens > 0 => good.push(request.clone()),
+            Ok(()) => bad.push(PlayError::Body { number, reason: BodyError::NoText }),
+            Err(reason) => bad.push(reason),
+        }
+    }
+    Ok((good, size, bad))
+}
+
 /// The size of a trace's blocks: what is stated, or the smallest power of two that explains how many blocks each prompt has.
 /// Errors: a request that has not as many blocks as its length makes of that size.
 pub fn block_size_of(trace: &[HashedRequest], stated: Option<BlockSize>) -> Result<BlockSize, PlayError> {
@@ -246,9 +258,11 @@ pub fn block_size_of(trace: &[HashedRequest], stated: Option<BlockSize>) -> Resu
     check_counts(trace, size).map(|()| size)
 }
 
-/// The smallest power of two that explains every request.
+/// The smallest power of two that explains every request; where none does, the one that explains the most, so that those which
+/// it does not explain are named.
 fn inferred(trace: &[HashedRequest]) -> Result<BlockSize, PlayError> {
-    block_sizes().find(|&size| check_counts(trace, size).is_ok()).ok_or(PlayError::NoBlockSize)
+    let of_all = block_sizes().find(|&size| check_counts(trace, size).is_ok());
+    of_all.map_or_else(|| most_explained(trace), Ok)
 }
 
 /// The smallest power of two that explains the most requests, and half of them at least.
@@ -298,7 +312,16 @@ mod tests {
             ("another length rules it out", vec![request(9, 0..1), request(100, 0..1)], Ok(128)),
             ("a prompt of one block can be any", vec![request(9, 0..1)], Ok(16)),
             ("each token a block", vec![request(9, 0..9)], Ok(1)),
-            ("none fits", vec![request(100, 0..2), request(100, 0..4)], Err(PlayError::NoBlockSize)),
+            (
+                "none fits all: what the best does not explain",
+                vec![request(100, 0..2), request(100, 0..4), request(100, 0..2)],
+                Err(PlayError::BlockCount { number: 2, found: 4, wanted: 2, tokens: 100, size: 64 }),
+            ),
+            (
+                "none fits a half",
+                [2, 3, 5].map(|blocks| request(100, 0..blocks)).to_vec(),
+                Err(PlayError::NoBlockSize),
+            ),
         ] {
             let size = Workload::of_hashes(&trace, None).map(|workload| workload.block_size().tokens());
             assert_eq!(size, want, "{shows}");

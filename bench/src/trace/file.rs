@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<Vec<TraceRequest>, TraceFileError> {
 
 /// Reads the text of a file that is called `path`. Errors: as [`read`]; bad lines can be skipped.
 pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<Vec<TraceRequest>>, TraceFileError> {
-    lines::parse(text, path, bad)
+    lines::parse(text.as_bytes(), path, bad)
 }
 
 impl lines::Line for TraceRequest {
@@ -89,6 +89,16 @@ mod tests {
         assert_eq!(trace.len(), 64);
         assert_eq!((trace[0].at, trace[0].group.as_str()), (Seconds(0.000795), "tenant-1"));
         assert!(trace[0].body.starts_with(r#"{"model": "cc-sim", "max_tokens": 1, "messages": [{"#));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_a_bad_line() {
+        let good = r#"{"at":2,"group":"g","body":{}}"#;
+        let text = [good.as_bytes(), b"\n{\"at\":\xff}\n", good.as_bytes()].concat();
+        let path = Path::new("t.jsonl");
+        let error = lines::parse::<TraceRequest>(&text, path, BadLines::Refuse).unwrap_err();
+        assert_eq!(error.to_string(), "t.jsonl:2:7: found a byte that is no UTF-8");
+        assert_eq!(lines::parse::<TraceRequest>(&text, path, BadLines::Skip).unwrap().requests.len(), 2);
     }
 
     #[test]

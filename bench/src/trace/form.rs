@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use picker::hash::BlockSize;
+
 use super::TraceRequest;
 use super::hashed::HashedRequest;
 use super::lines::{self, BadLines, Loaded, TraceFileError};
@@ -23,8 +25,9 @@ pub enum Form {
 pub enum AnyTrace {
     /// With their bodies.
     Bodies(Vec<TraceRequest>),
-    /// Known by their blocks only, as in Mooncake's form and in the router's log.
-    Hashed(Vec<HashedRequest>),
+    /// Known by their blocks only, as in Mooncake's form and in the router's log; with the size of the blocks, where the file
+    /// tells it.
+    Hashed(Vec<HashedRequest>, Option<BlockSize>),
 }
 
 impl AnyTrace {
@@ -32,7 +35,7 @@ impl AnyTrace {
     pub fn truncate(&mut self, requests: usize) {
         match self {
             Self::Bodies(trace) => trace.truncate(requests),
-            Self::Hashed(trace) => trace.truncate(requests),
+            Self::Hashed(trace, _) => trace.truncate(requests),
         }
     }
 }
@@ -40,9 +43,10 @@ impl AnyTrace {
 /// The form of a text, by the first line that is a JSON object: `candidates` is the router's log, `timestamp` or `hash_ids`
 /// Mooncake's. A text without
 /// such a line is taken as bodies, whose reader then says what is wrong.
-pub fn form(text: &str) -> Form {
+pub fn form(text: &[u8]) -> Form {
     type Members<'a> = std::collections::HashMap<std::borrow::Cow<'a, str>, serde::de::IgnoredAny>;
-    let first = text.lines().find_map(|line| serde_json::from_str::<Members<'_>>(line).ok());
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let first = lines.find_map(|line| serde_json::from_slice::<Members<'_>>(line).ok());
     let has = |member| first.as_ref().is_some_and(|first| first.contains_key(member));
     match () {
         () if has("candidates") => Form::Decisions,
@@ -53,16 +57,22 @@ pub fn form(text: &str) -> Form {
 
 /// Reads a file of either form. Errors: it cannot be read, has no good line, or a bad one that is not to be skipped.
 pub fn read(path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>, TraceFileError> {
-    parse(&lines::text(path)?, path, bad)
+    parse(&lines::bytes(path)?, path, bad)
 }
 
 /// Reads the text of a file of either form that is called `path`. Errors: as [`read`].
-pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>, TraceFileError> {
+pub fn parse(text: &[u8], path: &Path, bad: BadLines) -> Result<Loaded<AnyTrace>, TraceFileError> {
     match form(text) {
         Form::Bodies => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Bodies)),
-        Form::Hashed => lines::parse(text, path, bad).map(|loaded| loaded.map(AnyTrace::Hashed)),
-        Form::Decisions => lines::parse(text, path, bad)
-            .map(|loaded: Loaded<Vec<_>>| loaded.map(|log| AnyTrace::Hashed(to_trace(&log)))),
+        Form::Hashed => {
+            lines::parse(text, path, bad).map(|loaded| loaded.map(|trace| AnyTrace::Hashed(trace, None)))
+        }
+        Form::Decisions => lines::parse(text, path, bad).map(|loaded: Loaded<Vec<_>>| {
+            loaded.map(|log| {
+                let (trace, size) = to_trace(&log);
+                AnyTrace::Hashed(trace, Some(size))
+            })
+        }),
     }
 }
 
@@ -91,7 +101,7 @@ mod tests {
             ),
             ("nothing", String::new(), Form::Bodies),
         ] {
-            assert_eq!(form(&text), want, "{shows}");
+            assert_eq!(form(text.as_bytes()), want, "{shows}");
         }
     }
 
@@ -99,13 +109,14 @@ mod tests {
     fn both_forms_are_read_and_skip_what_is_bad() {
         for (good, hashed) in [(BODY, false), (HASHED, true)] {
             let text = format!("{good}\n{{}}\n{good}");
-            let loaded = parse(&text, Path::new("t.jsonl"), BadLines::Skip).unwrap();
+            let loaded = parse(text.as_bytes(), Path::new("t.jsonl"), BadLines::Skip).unwrap();
             let (requests, is_hashed) = match loaded.requests {
                 AnyTrace::Bodies(requests) => (requests.len(), false),
-                AnyTrace::Hashed(requests) => (requests.len(), true),
+                AnyTrace::Hashed(requests, _) => (requests.len(), true),
             };
             assert_eq!((requests, is_hashed, loaded.skipped.lines), (2, hashed, 1));
-            let error = parse(&text, Path::new("t.jsonl"), BadLines::Refuse).unwrap_err().to_string();
+            let error =
+                parse(text.as_bytes(), Path::new("t.jsonl"), BadLines::Refuse).unwrap_err().to_string();
             assert!(error.starts_with("t.jsonl:2:2: missing field"), "{error}");
         }
     }

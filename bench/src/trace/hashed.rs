@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Vec<HashedRequest>, TraceFileError> {
 
 /// Reads the text of a file that is called `path`. Errors: as [`read`]; bad lines can be skipped.
 pub fn parse(text: &str, path: &Path, bad: BadLines) -> Result<Loaded<Vec<HashedRequest>>, TraceFileError> {
-    lines::parse(text, path, bad)
+    lines::parse(text.as_bytes(), path, bad)
 }
 
 /// A trace as text, a line for each request. Times are rounded to a microsecond; turns count from 1.

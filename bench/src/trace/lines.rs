@@ -20,7 +20,7 @@ pub enum BadLines {
 }
 
 /// The good lines of a file, and what was left out.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded<T> {
     /// In the order of the file; times never go back.
     pub requests: T,
@@ -39,7 +39,7 @@ impl<T> Loaded<T> {
 pub struct Skipped {
     /// How many.
     pub lines: usize,
-    /// `file:line:column: reason` of the first [`REASONS_MAX`].
+    /// `file:line:column: reason` of the first [`REASONS_MAX`]; of what could be read but not used, `request N: reason`.
     pub reasons: Vec<String>,
 }
 
@@ -84,6 +84,19 @@ pub enum TraceFileError {
     },
 }
 
+impl TraceFileError {
+    /// What helps against it, to be put behind it; nothing where nothing does.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Line { .. } => LEAVE_OUT,
+            Self::Unreadable { .. } | Self::Empty { .. } | Self::AllBad { .. } => "",
+        }
+    }
+}
+
+/// What helps against a bad line, or one that cannot be used.
+pub(crate) const LEAVE_OUT: &str = "; --skip-bad leaves it out";
+
 /// What is wrong within a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -97,6 +110,12 @@ impl Fault {
     pub(crate) fn member(line: &str, member: &str, reason: &str) -> Self {
         let column = line.find(&format!("\"{member}\"")).map_or(1, |byte| byte + 1);
         Self { column, reason: format!("{member}: {reason}") }
+    }
+}
+
+impl From<std::str::Utf8Error> for Fault {
+    fn from(error: std::str::Utf8Error) -> Self {
+        Self { column: error.valid_up_to() + 1, reason: "found a byte that is no UTF-8".to_owned() }
     }
 }
 
@@ -116,8 +135,9 @@ pub(crate) trait Line: Sized {
     const TIME: &'static str;
     /// Units of that member in a second.
     const PER_SECOND: f64;
-    /// Whether times never go back in a file. Where they may, the requests are put in order.
-    const IN_ORDER: bool = true;
+    /// Whether it is the log of a process that may still run: the last line may be cut, and is then left out whatever becomes of
+    /// other bad ones; and lines are written when requests end, so they are put in order. Else times never go back.
+    const IS_LOG: bool = false;
 
     /// Reads one line.
     fn parse(line: &str) -> Result<Self, Fault>;
@@ -127,42 +147,47 @@ pub(crate) trait Line: Sized {
 
 /// Reads a file. O(bytes). Errors: those of [`parse`], and a file that cannot be read.
 pub(crate) fn read<T: Line>(path: &Path, bad: BadLines) -> Result<Loaded<Vec<T>>, TraceFileError> {
-    parse(&text(path)?, path, bad)
+    parse(&bytes(path)?, path, bad)
 }
 
-/// The text of a file.
-pub(crate) fn text(path: &Path) -> Result<String, TraceFileError> {
-    fs::read_to_string(path).map_err(|source| TraceFileError::Unreadable { path: path.to_owned(), source })
+/// What is in a file: text, unless a line of it is damaged.
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, TraceFileError> {
+    fs::read(path).map_err(|source| TraceFileError::Unreadable { path: path.to_owned(), source })
 }
 
-/// Reads the text of a file that is called `path`; empty lines are passed over. Errors: a bad line, unless they are
+/// Reads what is in a file that is called `path`; empty lines are passed over. Errors: a bad line, unless they are
 /// skipped; no good line at all.
 pub(crate) fn parse<T: Line>(
-    text: &str,
+    text: &[u8],
     path: &Path,
     bad: BadLines,
 ) -> Result<Loaded<Vec<T>>, TraceFileError> {
     let (mut requests, mut skipped) = (Vec::new(), Skipped::default());
     let mut last = Seconds(0.0);
-    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+    let lines = text.split_inclusive(|&byte| byte == b'\n');
+    for (number, line) in (1..).zip(lines).filter(|(_, line)| !line.trim_ascii().is_empty()) {
+        let cut = T::IS_LOG && !line.ends_with(b"\n");
         match in_order::<T>(line, last) {
             Ok(request) => {
                 last = request.at();
                 requests.push(request);
             }
-            Err(fault) => skipped.add(fault_at(path, number, fault), bad)?,
+            Err(fault) => {
+                skipped.add(fault_at(path, number, fault), if cut { BadLines::Skip } else { bad })?
+            }
         }
     }
-    if !T::IN_ORDER {
+    if T::IS_LOG {
         requests.sort_by(|one: &T, other| one.at().0.total_cmp(&other.at().0));
     }
     if requests.is_empty() { Err(nothing(path, skipped)) } else { Ok(Loaded { requests, skipped }) }
 }
 
-fn in_order<T: Line>(line: &str, last: Seconds) -> Result<T, Fault> {
+fn in_order<T: Line>(line: &[u8], last: Seconds) -> Result<T, Fault> {
+    let line = std::str::from_utf8(line.trim_ascii_end())?;
     let request = T::parse(line)?;
     let (at, last) = (request.at().0 * T::PER_SECOND, last.0 * T::PER_SECOND);
-    if at >= last || !T::IN_ORDER {
+    if at >= last || T::IS_LOG {
         return Ok(request);
     }
     let wanted = if last == 0.0 { "0 or more".to_owned() } else { format!("{last} or more, as before it") };
@@ -192,14 +217,23 @@ impl Skipped {
         format!("{} bad {lines} left out, the first of them:\n{reasons}\n", self.lines)
     }
 
+    /// Counts lines that could be read, but not used.
+    pub(crate) fn add_unusable(&mut self, reasons: &[impl ToString]) {
+        reasons.iter().for_each(|reason| self.count(reason));
+    }
+
     fn add(&mut self, error: TraceFileError, bad: BadLines) -> Result<(), TraceFileError> {
         if bad == BadLines::Refuse {
             return Err(error);
         }
+        self.count(&error);
+        Ok(())
+    }
+
+    fn count(&mut self, reason: &impl ToString) {
         self.lines += 1;
         if self.reasons.len() < REASONS_MAX {
-            self.reasons.push(error.to_string());
+            self.reasons.push(reason.to_string());
         }
-        Ok(())
     }
 }

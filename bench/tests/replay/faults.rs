@@ -12,10 +12,16 @@ async fn answer(headers: HeaderMap, body: Bytes) -> Response {
     let streamed = |events: Vec<_>| (kind, Body::from_stream(stream::iter(events))).into_response();
     match body["model"].as_str().unwrap() {
         "busy" => (StatusCode::SERVICE_UNAVAILABLE, r#"{"error":{"message":"come again"}}"#).into_response(),
+        "page" => "<html>please log in</html>".into_response(),
         "no-end" => streamed(vec![token]),
         "error" => streamed(vec![token, event(r#"{"error":{"message":"out of memory"}}"#)]),
         "slow" => std::future::pending().await,
         "key" if header("authorization") != "Bearer sk-secret" => StatusCode::UNAUTHORIZED.into_response(),
+        "named"
+            if !(header("x-request-id").starts_with("replay-") && header("x-request-id").ends_with("-1")) =>
+        {
+            StatusCode::BAD_REQUEST.into_response()
+        }
         "session" if header("x-session-id") != "s-1" => StatusCode::BAD_REQUEST.into_response(),
         _ => streamed(vec![token, event("[DONE]")]),
     }
@@ -36,7 +42,7 @@ pub(super) fn bodies(models: &[&str]) -> File {
 
 #[tokio::test]
 async fn failures_are_counted_by_kind_and_the_rest_is_told() {
-    let trace = bodies(&["good", "busy", "busy", "no-end", "no-end", "error", "slow"]);
+    let trace = bodies(&["good", "busy", "busy", "no-end", "no-end", "error", "slow", "page"]);
     let url = stub().await;
     let found = json(&trace.0, &format!("--url {url} --timeout 1s")).await;
     let lane = &found["lanes"][0];
@@ -48,13 +54,14 @@ async fn failures_are_counted_by_kind_and_the_rest_is_told() {
             (one["kind"].as_str().unwrap(), one["count"].as_u64().unwrap(), one["first"].as_str().unwrap())
         })
         .collect();
-    assert_eq!(kinds.len(), 4, "{kinds:?}");
+    assert_eq!(kinds.len(), 5, "{kinds:?}");
     let (kind, count, first) = kinds[0];
     assert_eq!((kind, count), ("timeout", 1), "{first}");
     assert_eq!(kinds[1], ("status 503", 2, "status 503 Service Unavailable: come again"));
     assert_eq!((kinds[2].0, kinds[2].1), ("cut off", 2), "without an end");
     assert_eq!(kinds[3], ("error in stream", 1, "the answer says: out of memory"));
-    assert_eq!((&lane["failed"], &lane["latency_ms"]["count"]), (&6.into(), &1.into()));
+    assert_eq!(kinds[4], ("no JSON", 1, "an answer that is neither a stream of events nor JSON"));
+    assert_eq!((&lane["failed"], &lane["latency_ms"]["count"]), (&7.into(), &1.into()));
     let (text, _) = replay(&trace.0, &format!("--url {url} --timeout 1s")).await;
     assert!(
         text.contains("2 failed: status 503; the first: status 503 Service Unavailable: come again\n"),
@@ -94,9 +101,40 @@ async fn who_reaches_nobody_has_failed() {
     let (text, result) = replay(&bodies(&["a", "b"]).0, &format!("--url {}", nobody().await)).await;
     assert!(text.contains("2 failed: refused; the first: "), "{text}");
     let error = result.unwrap_err();
-    assert_eq!(
-        (error.to_string().as_str(), error.is_usage()),
-        ("none of the 2 requests was answered", false)
+    assert!(
+        error.to_string().starts_with("none of the 2 requests to 127.0.0.1:") && !error.is_usage(),
+        "{error}"
+    );
+    let flags = format!("--url a={} --url b={}", stub().await, nobody().await);
+    let (text, result) = replay(&bodies(&["a"]).0, &flags).await;
+    assert_eq!(result.unwrap_err().to_string(), "none of the 2 requests to b was answered", "{text}");
+}
+
+/// What had ended is told; the request that is never answered is left, and those behind it are not sent.
+#[tokio::test]
+async fn an_interrupted_replay_tells_what_it_has() {
+    let (interrupt, interrupted) = watch::channel(false);
+    let answered = Arc::new(AtomicUsize::new(0));
+    let app = axum::Router::new().fallback(async move || {
+        if answered.fetch_add(1, Ordering::Relaxed) < 2 {
+            return "{}".into_response();
+        }
+        interrupt.send(true).unwrap();
+        std::future::pending().await
+    });
+    let trace = bodies(&["m"; 5]);
+    let words = ["replay", trace.0.to_str().unwrap(), "--url"];
+    let url = serve(app).await.0;
+    let Command { args } =
+        Command::try_parse_from(words.into_iter().chain([&*url, "--clients", "1"])).unwrap();
+    let (mut out, router) = (Vec::new(), SmallRouter::default());
+    let run = replay::run_until(&args, &router, &mut out, interrupted);
+    let result = tokio::time::timeout(DEADLINE, run).await.unwrap();
+    assert!(matches!(result, Err(ReplayError::Interrupted)));
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        text.starts_with("Interrupted: only what had ended by then is counted.\n\n2 requests to "),
+        "{text}"
     );
 }
 
@@ -156,6 +194,8 @@ async fn keys_and_sessions_are_sent_and_keys_are_not_told() {
     assert!(result.is_ok() && !text.contains("secret"), "{text}");
     let (text, _) = replay(&bodies(&["key"]).0, &format!("--url {url}")).await;
     assert!(text.contains("1 failed: status 401"), "{text}");
+    let (text, result) = replay(&bodies(&["named"]).0, &format!("--url {url}")).await;
+    assert!(result.is_ok() && text.contains("\nx-request-id: replay-"), "{text}");
     let line = r#"{"timestamp":0,"input_length":9,"output_length":7,"hash_ids":[0],"session_id":"s-1"}"#;
     let found = json(&File::new(line).0, &format!("--url {url} --model session")).await;
     let lane = &found["lanes"][0];
@@ -169,7 +209,8 @@ async fn bad_traces_are_refused_or_skipped() {
     let trace = File::new(&format!("{good}\n{{\"at\":0,\"group\":\"g\"}}\n{good}\n{good}\n"));
     let (text, result) = replay(&trace.0, &format!("--url {url}")).await;
     let error = result.unwrap_err();
-    assert!(error.to_string().ends_with(":2:20: missing field `body`") && error.is_usage(), "{error}");
+    let want = ":2:20: missing field `body`; --skip-bad leaves it out";
+    assert!(error.to_string().ends_with(want) && error.is_usage(), "{error}");
     assert_eq!(text, "");
     let (text, result) = replay(&trace.0, &format!("--url {url} --skip-bad --limit 2")).await;
     assert!(result.is_ok() && text.starts_with("1 bad line left out, the first of them:\n  "), "{text}");
@@ -177,8 +218,15 @@ async fn bad_traces_are_refused_or_skipped() {
     let odd = r#"{"timestamp":0,"input_length":900,"output_length":7,"hash_ids":[0]}"#;
     let (_, result) = replay(&File::new(odd).0, &format!("--url {url} --block-size 16")).await;
     let error = result.unwrap_err().to_string();
+    let want =
+        "request 1: found 1 hash ids, wanted 57 for 900 tokens in blocks of 16; --skip-bad leaves it out";
+    assert!(error.ends_with(want), "{error}");
+    let good = r#"{"timestamp":0,"input_length":900,"output_length":7,"hash_ids":[0,1]}"#;
+    let trace = File::new(&[good, odd, good].join("\n"));
+    let (text, result) = replay(&trace.0, &format!("--url {url} --model m --skip-bad")).await;
+    assert!(result.is_ok() && text.contains("\n2 requests to "), "{text}");
     assert!(
-        error.ends_with("request 1: found 1 hash ids, wanted 57 for 900 tokens in blocks of 16"),
-        "{error}"
+        text.contains("  request 2: found 1 hash ids, wanted 2 for 900 tokens in blocks of 512\n"),
+        "{text}"
     );
 }

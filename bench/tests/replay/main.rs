@@ -28,7 +28,7 @@ use picker::policy::Policy;
 use serde_json::Value;
 use small_router::{SmallRouter, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, watch};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -62,7 +62,8 @@ async fn replay(trace: &Path, flags: &str) -> (String, Result<(), ReplayError>) 
     let words = ["replay", trace.to_str().unwrap()].into_iter().chain(flags.split_whitespace());
     let Command { args } = Command::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
     let mut out = Vec::new();
-    let run = replay::run(&args, &SmallRouter::default(), &mut out);
+    let router = SmallRouter::default();
+    let run = replay::run(&args, &router, &mut out);
     let result = tokio::time::timeout(DEADLINE, run).await.unwrap();
     (String::from_utf8(out).unwrap(), result)
 }
