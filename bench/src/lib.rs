@@ -8,6 +8,7 @@
 //! published figures. [`disagg`] computes what prefill apart from decode would bring. [`content`] is what the benches
 //! measure on.
 
+mod address;
 pub mod content;
 pub mod decisions;
 pub mod demo;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::counts::Counts;
 use super::replica::{Load, Snapshot};
 
+use crate::address;
 /// How long one page may take.
 const PAGE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a page at most; vLLM's have about 70 KiB.
@@ -64,12 +65,13 @@ pub struct Gathered {
 impl std::str::FromStr for Source {
     type Err = String;
 
-    /// `[NAME=]URL` or a file. A URL without a path gets `/metrics`.
+    /// `[NAME=]URL` or a file. A URL without a path gets `/metrics`. No URL is refused here: the command line would repeat
+    /// it whole, with its password.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let is_url = |text: &str| text.starts_with("http://") || text.starts_with("https://");
         let named = text.split_once('=').filter(|(name, url)| is_url(url) && !is_url(name));
-        let (name, place) = named.map_or((None, text), |(name, url)| (Some(name), url));
-        if place.is_empty() || name == Some("") {
+        let (name, place) = named.unwrap_or(("", text));
+        if place.is_empty() {
             return Err(format!("found {text:?}, wanted a URL, NAME=URL or a file"));
         }
         if !is_url(place) {
@@ -77,14 +79,16 @@ impl std::str::FromStr for Source {
             let stem = path.file_stem().map_or(place.to_owned(), |stem| stem.to_string_lossy().into_owned());
             return Ok(Self { name: stem, place: Place::File(path) });
         }
-        let (_, rest) = place.split_once("://").unwrap_or_default();
+        let shown = address::shown(place);
+        let (_, rest) = shown.split_once("://").unwrap_or_default();
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let url = if path.is_empty() {
             format!("{}/metrics", place.trim_end_matches('/'))
         } else {
             place.to_owned()
         };
-        Ok(Self { name: name.unwrap_or(host).to_owned(), place: Place::Url(url) })
+        let name = if name.is_empty() { host } else { name };
+        Ok(Self { name: name.to_owned(), place: Place::Url(url) })
     }
 }
 
@@ -125,8 +129,8 @@ impl Source {
 
     fn place(&self) -> String {
         match &self.place {
-            Place::Url(url) => url.clone(),
-            Place::File(path) => path.display().to_string(),
+            Place::Url(url) => address::shown(url),
+            Place::File(path) => address::shown(&path.display().to_string()),
         }
     }
 }
@@ -134,6 +138,7 @@ impl Source {
 impl Gathered {
     fn keep(&mut self, source: &Source, first: Read, second: Option<Read>) {
         let place = source.place();
+    /// To be shown; a misspelt address is taken as a file.
         let mut replica = match first {
             Err(fault) => return self.faults.push(format!("{place}: {fault}")),
             Ok((snapshot, bad)) => {
@@ -222,14 +227,14 @@ async fn page(client: &Client, url: &str) -> Result<String, String> {
     if url.starts_with("https://") {
         return Err("this build speaks no TLS: save the page and give its file".to_owned());
     }
-    let response = client.get(url).timeout(PAGE_WAIT_MAX).send().await.map_err(|error| deepest(&error))?;
+    let response = client.get(url).timeout(PAGE_WAIT_MAX).send().await.map_err(deepest)?;
     if !response.status().is_success() {
         return Err(format!("found status {}, wanted 200", response.status().as_u16()));
     }
     let mut bytes = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        bytes.extend_from_slice(&chunk.map_err(|error| deepest(&error))?);
+        bytes.extend_from_slice(&chunk.map_err(deepest)?);
         if bytes.len() > PAGE_BYTES_MAX {
             return Err(format!("found more than {PAGE_BYTES_MAX} bytes, wanted a page"));
         }
@@ -237,9 +242,10 @@ async fn page(client: &Client, url: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What is behind an error, without the layers above it, which name only the address.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
+/// What is behind an error, without the layers above it, which name only the address; nor does the last one name it.
+fn deepest(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
@@ -266,9 +272,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(want), "{text}");
         }
-        for text in ["", "=http://h:1"] {
-            assert!(text.parse::<Source>().unwrap_err().starts_with("found "), "{text}");
-        }
+        assert!("".parse::<Source>().unwrap_err().starts_with("found "));
     }
 
     fn snapshot(page: &str) -> Snapshot {
@@ -283,6 +287,8 @@ mod tests {
         for (first, second, want) in [
             ((1, 10), (1, 30), Ok(20.0)),
             ((1, 10), (1, 9), Err("vllm:prefix_cache_queries_total fell from 10 to 9")),
+            ("=http://h:1", url("h:1", "http://h:1/metrics")),
+            ("http://user:SECRET@h:1", url("h:1", "http://user:SECRET@h:1/metrics")),
             ((1, 10), (2, 30), Err("process_start_time_seconds went from 1 to 2")),
         ] {
             let [first, second] = [first, second].map(|(started, queries)| snapshot(&page(started, queries)));
