@@ -124,7 +124,7 @@ async fn recorded_pages_are_reviewed_by_their_own_figures() {
 async fn an_idle_page_says_that_nothing_was_asked() {
     let text = printed(&[&fixture("vllm/idle.txt")]).await;
     has(&text, "idle - 0 - - -\n");
-    has(&text, "Because: of 1 replica no prompt tokens were looked up, or the counters are missing");
+    has(&text, "Because: of idle no prompt token was looked up (vllm:prefix_cache_queries_total is 0)\n");
     has(&text, "vllm:request_prefill_time_seconds has counted no request: nothing can be said.");
 }
 
@@ -180,6 +180,46 @@ async fn each_bad_source_is_one_line_and_the_rest_is_reviewed() {
     // The good one alone was read twice; the restarted ones count with their second lives.
     has(&text, "fleet (4 of 8) - 1,550 46.5 % 100 100.0 %\n");
     has(&text, "vllm:cache_config_info of every replica: cannot be said: what the cache holds");
+}
+
+#[tokio::test]
+async fn a_password_in_an_address_is_never_shown() {
+    let with_password =
+        |url: &str, password: &str| url.replace("http://", &format!("http://user:{password}@"));
+    let good = scripted(&[&page(1, 1000, 2000, 0)]).await;
+    let gone = refusing().await;
+    let name = good.replace("http://", "");
+    let sources = [
+        with_password(&good, "SECRET"),
+        format!("={}", with_password(&good, "SECRET")),
+        with_password(&gone, "SECRET"),
+        with_password(&gone, "SEC/SECRET"),
+        with_password("http://[::", "SECRET"),
+        with_password("HTTP://h", "SECRET").replace("HTTP://", "HTTP://user:SECRET@"),
+    ];
+    let words: Vec<&str> = sources.iter().map(String::as_str).chain(["--interval", "0"]).collect();
+    for face in [&["--markdown"][..], &["--json"], &[]] {
+        let text = printed(&[&words, face].concat()).await;
+        assert!(text.contains(&name) && text.contains(&format!("{gone}/metrics: ")), "{text}");
+        assert!(!text.contains("SECRET") && !text.contains("user"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn more_found_than_looked_up_is_said_and_left_out() {
+    let wrong = written("wrong.txt", &page(1, 1000, 2000, 0));
+    let right = written("right.txt", &page(1, 1000, 500, 0));
+    let text = printed(&[&wrong, &right]).await;
+    let figures = "vllm:prefix_cache_hits_total is 2000 and vllm:prefix_cache_queries_total 1000";
+    has(
+        &text,
+        &format!(
+            "{wrong}: {figures} since the start: they contradict each other, and its hit rate is left out\n"
+        ),
+    );
+    has(&text, "wrong - 1,000 - - -\n");
+    has(&text, "fleet - 1,000 50.0 % - -\n");
+    has(&printed(&[&wrong]).await, &format!("Because: of wrong {figures}\n"));
 }
 
 #[tokio::test]

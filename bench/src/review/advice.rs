@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::counts::{Counts, Times};
 use super::replica::Load;
-use super::words::{count, percent, points, seconds, times, whole};
+use super::words::{percent, points, seconds, times, whole};
 use super::{Basis, Review};
 
 /// Preemptions of a request from which KV memory is the first thing to mend.
@@ -77,20 +77,17 @@ fn caching_off(review: &Review) -> Option<Advice> {
 }
 
 fn unmeasured(review: &Review) -> Option<Advice> {
-    (review.replicas.is_empty() || review.basis().0.hit_rate().is_none()).then(|| Advice {
+    review.hit_rate().is_none().then(|| Advice {
         rule: "unmeasured",
-        because: match review.replicas.len() {
-            0 => "no page could be read".to_owned(),
-            read => format!("of {} no prompt tokens were looked up, or the counters are missing", count(read, "replica")),
-        },
+        because: if review.replicas.is_empty() { "no page could be read".to_owned() } else { unrated(review) },
         change: "review replicas that serve traffic; pages come from the port of vllm serve itself, not from a router".to_owned(),
         proof: "vllm:prefix_cache_queries_total is above 0".to_owned(),
     })
 }
 
 fn preempted(review: &Review) -> Option<Advice> {
-    let (counts, basis) = review.basis();
-    let preempted = counts.preempted().filter(|preempted| *preempted >= PREEMPTED_MANY)?;
+    let (preempted, basis) =
+        review.judged(Counts::preempted).filter(|(share, _)| *share >= PREEMPTED_MANY)?;
     Some(Advice {
         rule: "preempted",
         because: format!(
@@ -100,6 +97,21 @@ fn preempted(review: &Review) -> Option<Advice> {
             times(PREEMPTED_MANY),
         ),
         change: "vLLM: lower --max-num-seqs, or make room: --gpu-memory-utilization, --kv-cache-dtype fp8, more replicas".to_owned(),
+/// Each reason once, with whom it is true of.
+fn unrated(review: &Review) -> String {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for replica in &review.replicas {
+        let Some(reason) = replica.snapshot.counts.unrated() else { continue };
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(&replica.name),
+            None => reasons.push((reason, vec![&replica.name])),
+        }
+    }
+    let lines: Vec<_> =
+        reasons.iter().map(|(reason, names)| format!("of {} {reason}", names.join(", "))).collect();
+    lines.join("; ")
+}
+
         proof: "vllm:num_preemptions_total over vllm:request_success_total falls, at the same load".to_owned(),
     })
 }
@@ -237,9 +249,9 @@ fn overfull(review: &Review) -> Option<Advice> {
 
 /// Queueing as a share of the time to the first token, its mean, and since when.
 fn queueing(review: &Review) -> Option<(f64, f64, Basis)> {
-    let (counts, basis) = review.basis();
     let mean = |counts: &Counts, times| counts.times(times).and_then(super::histogram::Histogram::mean);
-    let (queue, first) = (mean(counts, Times::Queue)?, mean(counts, Times::FirstToken)?);
+    let means = |counts: &Counts| mean(counts, Times::Queue).zip(mean(counts, Times::FirstToken));
+    let ((queue, first), basis) = review.judged(means)?;
     (first > 0.0).then_some((queue / first, queue, basis))
 }
 
@@ -370,3 +382,17 @@ mod tests {
         assert!(because.contains("below 200.0 + 3 sqrt(200.0) = 242.4"), "{because}");
     }
 }
+    #[test]
+    fn what_was_before_the_interval_fires_no_rule() {
+        let counts = |preempted: u32, ended: u32| {
+            let page = format!("vllm:num_preemptions_total {preempted}\nvllm:request_success_total {ended}");
+            Snapshot::read(&page).unwrap().0.counts
+        };
+        for (preempted, fires) in [(34, false), (35, true)] {
+            let mut review = review(&[page("vllm:num_preemptions_total 30\nvllm:request_success_total 100")]);
+            review.over = Some(counts(preempted, 200).since(&counts(30, 100)).unwrap());
+            review.interval = Some(std::time::Duration::from_secs(1));
+            assert_eq!(all(&review)[0].rule == "preempted", fires, "{preempted}");
+        }
+    }
+

@@ -11,10 +11,11 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::Instant;
 
+use super::Basis;
 use super::counts::Counts;
 use super::replica::{Load, Snapshot};
-
 use crate::address;
+
 /// How long one page may take.
 const PAGE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a page at most; vLLM's have about 70 KiB.
@@ -60,6 +61,16 @@ pub struct Gathered {
     pub faults: Vec<String>,
     /// Between the two readings, where there were two.
     pub interval: Option<Duration>,
+}
+
+impl Replica {
+    /// Its counts on a basis of the review; those since its start where it has no others.
+    pub(super) fn counts(&self, basis: Basis) -> &Counts {
+        match basis {
+            Basis::Over(_) => self.over.as_ref().unwrap_or(&self.snapshot.counts),
+            Basis::SinceStart => &self.snapshot.counts,
+        }
+    }
 }
 
 impl std::str::FromStr for Source {
@@ -127,6 +138,7 @@ impl Source {
         matches!(self.place, Place::Url(_))
     }
 
+    /// To be shown; a misspelt address is taken as a file.
     fn place(&self) -> String {
         match &self.place {
             Place::Url(url) => address::shown(url),
@@ -138,7 +150,6 @@ impl Source {
 impl Gathered {
     fn keep(&mut self, source: &Source, first: Read, second: Option<Read>) {
         let place = source.place();
-    /// To be shown; a misspelt address is taken as a file.
         let mut replica = match first {
             Err(fault) => return self.faults.push(format!("{place}: {fault}")),
             Ok((snapshot, bad)) => {
@@ -167,6 +178,7 @@ impl Gathered {
                 }
             },
         }
+        self.faults.extend(contradiction(&replica).map(|why| format!("{place}: {why}")));
         replica.up = if source.is_live() { replica.snapshot.started_at.and_then(ago) } else { None };
         self.replicas.push(replica);
     }
@@ -196,11 +208,21 @@ fn since(now: &Snapshot, before: &Snapshot) -> Result<Counts, String> {
     now.counts.since(&before.counts).map_err(fell)
 }
 
+/// Of the counters of its hit rate: what is left out, and why.
+fn contradiction(replica: &Replica) -> Option<String> {
+    let since_start = replica.snapshot.counts.contradiction().map(|why| (why, "since the start"));
+    let over = || Some((replica.over.as_ref()?.contradiction()?, "between the readings"));
+    let (why, when) = since_start.or_else(over)?;
+    Some(format!("{why} {when}: they contradict each other, and its hit rate is left out"))
+}
+
 fn with_mean_load(now: Snapshot, before: &Snapshot) -> Snapshot {
     let mean = |now: Option<f64>, before: Option<f64>| Some((now? + before?) / 2.0);
     let load = Load {
         running: mean(now.load.running, before.load.running),
         waiting: mean(now.load.waiting, before.load.waiting),
+        waiting_for_capacity: mean(now.load.waiting_for_capacity, before.load.waiting_for_capacity),
+        waiting_deferred: mean(now.load.waiting_deferred, before.load.waiting_deferred),
         kv_usage: mean(now.load.kv_usage, before.load.kv_usage),
         asleep: now.load.asleep,
     };
@@ -267,6 +289,8 @@ mod tests {
             ("http://h:1/", url("h:1", "http://h:1/metrics")),
             ("a=http://h:1/x/metrics", url("a", "http://h:1/x/metrics")),
             ("http://h:1/m?a=http://b", url("h:1", "http://h:1/m?a=http://b")),
+            ("=http://h:1", url("h:1", "http://h:1/metrics")),
+            ("http://user:SECRET@h:1", url("h:1", "http://user:SECRET@h:1/metrics")),
             ("saved/a.txt", file("a", "saved/a.txt")),
             ("a=b.txt", file("a=b", "a=b.txt")),
         ] {
@@ -287,8 +311,6 @@ mod tests {
         for (first, second, want) in [
             ((1, 10), (1, 30), Ok(20.0)),
             ((1, 10), (1, 9), Err("vllm:prefix_cache_queries_total fell from 10 to 9")),
-            ("=http://h:1", url("h:1", "http://h:1/metrics")),
-            ("http://user:SECRET@h:1", url("h:1", "http://user:SECRET@h:1/metrics")),
             ((1, 10), (2, 30), Err("process_start_time_seconds went from 1 to 2")),
         ] {
             let [first, second] = [first, second].map(|(started, queries)| snapshot(&page(started, queries)));
