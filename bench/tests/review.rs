@@ -124,7 +124,7 @@ async fn recorded_pages_are_reviewed_by_their_own_figures() {
 async fn an_idle_page_says_that_nothing_was_asked() {
     let text = printed(&[&fixture("vllm/idle.txt")]).await;
     has(&text, "idle - 0 - - -\n");
-    has(&text, "Because: of 1 replica no prompt tokens were looked up, or the counters are missing");
+    has(&text, "Because: of idle no prompt token was looked up (vllm:prefix_cache_queries_total is 0)\n");
     has(&text, "vllm:request_prefill_time_seconds has counted no request: nothing can be said.");
 }
 
@@ -180,6 +180,46 @@ async fn each_bad_source_is_one_line_and_the_rest_is_reviewed() {
     // The good one alone was read twice; the restarted ones count with their second lives.
     has(&text, "fleet (4 of 8) - 1,550 46.5 % 100 100.0 %\n");
     has(&text, "vllm:cache_config_info of every replica: cannot be said: what the cache holds");
+}
+
+#[tokio::test]
+async fn a_password_in_an_address_is_never_shown() {
+    let with_password =
+        |url: &str, password: &str| url.replace("http://", &format!("http://user:{password}@"));
+    let good = scripted(&[&page(1, 1000, 2000, 0)]).await;
+    let gone = refusing().await;
+    let name = good.replace("http://", "");
+    let sources = [
+        with_password(&good, "SECRET"),
+        format!("={}", with_password(&good, "SECRET")),
+        with_password(&gone, "SECRET"),
+        with_password(&gone, "SEC/SECRET"),
+        with_password("http://[::", "SECRET"),
+        with_password("HTTP://h", "SECRET").replace("HTTP://", "HTTP://user:SECRET@"),
+    ];
+    let words: Vec<&str> = sources.iter().map(String::as_str).chain(["--interval", "0"]).collect();
+    for face in [&["--markdown"][..], &["--json"], &[]] {
+        let text = printed(&[&words, face].concat()).await;
+        assert!(text.contains(&name) && text.contains(&format!("{gone}/metrics: ")), "{text}");
+        assert!(!text.contains("SECRET") && !text.contains("user"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn more_found_than_looked_up_is_said_and_left_out() {
+    let wrong = written("wrong.txt", &page(1, 1000, 2000, 0));
+    let right = written("right.txt", &page(1, 1000, 500, 0));
+    let text = printed(&[&wrong, &right]).await;
+    let figures = "vllm:prefix_cache_hits_total is 2000 and vllm:prefix_cache_queries_total 1000";
+    has(
+        &text,
+        &format!(
+            "{wrong}: {figures} since the start: they contradict each other, and its hit rate is left out\n"
+        ),
+    );
+    has(&text, "wrong - 1,000 - - -\n");
+    has(&text, "fleet - 1,000 50.0 % - -\n");
+    has(&printed(&[&wrong]).await, &format!("Because: of wrong {figures}\n"));
 }
 
 #[tokio::test]
@@ -262,6 +302,96 @@ async fn a_trace_in_mooncakes_form_is_played_on_the_fleets_capacity() {
     has(&text, "are not the ");
 }
 
+/// Requests of one page: how many ended, and their seconds of prefill.
+fn prefilled(ended: u32, seconds: u32) -> String {
+    let times = |name: &str, sum: u32| {
+        format!(
+            "vllm:request_{name}_time_seconds_count {ended}\nvllm:request_{name}_time_seconds_sum {sum}\n"
+        )
+    };
+    times("prefill", seconds) + &times("decode", 30)
+}
+
+#[tokio::test]
+async fn disaggregation_is_judged_by_an_interval_of_whatever_was_counted_in_it() {
+    let pages = async |first: (u32, u32), second: (u32, u32)| {
+        scripted(&[&prefilled(first.0, first.1), &prefilled(second.0, second.1)]).await
+    };
+    let review = async |sources: &[&String], interval: &str| {
+        let sources: Vec<&str> = sources.iter().map(|source| source.as_str()).collect();
+        printed(&[&sources[..], &["--interval", interval]].concat()).await
+    };
+    let idle = pages((5, 10), (8, 10)).await;
+    let busy = pages((5, 10), (8, 1_000_000)).await;
+    let other = pages((5, 10), (8, 10)).await;
+    let text = review(&[&idle, &other], "1ms").await;
+    has(&text, "6 requests spent 0.0 s in prefill and 0.0 s in decode over 0.0 s.\n");
+    has(&text, "No, at this load");
+    let text = review(&[&idle, &busy], "1ms").await;
+    has(&text, "more than the 2 replicas measured: some share a replica");
+    has(&text, "Perhaps: prefill can be more than one replica's work, or less");
+    let text = review(&[&busy, &idle], "0").await;
+    has(&text, "Cannot be decided from a saved page or an average since the start");
+    // Idle's counters stand still from here on: it was measured all the same.
+    let cut = scripted(&[&prefilled(5, 10), "<html>\n"]).await;
+    let once_more = pages((5, 10), (8, 10)).await;
+    let text = review(&[&idle, &cut, &once_more], "1ms").await;
+    has(&text, "0.00 of 2.\nCannot be decided: 2 of 3 replicas were measured");
+}
+
+/// Two requests each, of one block that each has of its own or that all have.
+fn two_blocks(name: &str, ids: [u32; 2]) -> String {
+    let line = |id: u32| {
+        format!("{{\"timestamp\":0,\"input_length\":64,\"output_length\":1,\"hash_ids\":[{id}]}}\n")
+    };
+    written(name, &ids.map(line).concat())
+}
+
+#[tokio::test]
+async fn a_share_of_no_ceiling_is_none() {
+    let trace = two_blocks("no_ceiling.jsonl", [1, 2]);
+    let page = written("one_cache.txt", &sized(64));
+    let one = printed(&[&page, "--trace", &trace]).await;
+    has(&one, "On the one cache, of 64 tokens, any routing has 0.0 % (simulated); of the ceiling: -.\n");
+    let both = json(&[&page, &page, "--trace", &trace]).await;
+    assert_eq!(both["trace"]["plays"][0]["of_ceiling"], Value::Null);
+}
+
+/// Nothing found, by a cache of so many tokens.
+fn sized(tokens: u32) -> String {
+    let blocks = tokens / 64;
+    page(1, 64, 0, 0)
+        + &format!("vllm:cache_config_info{{block_size=\"64\",num_gpu_blocks=\"{blocks}\"}} 1\n")
+}
+
+#[tokio::test]
+async fn caches_of_unlike_sizes_are_played_as_their_mean_and_it_is_said() {
+    let trace = two_blocks("one_block.jsonl", [1, 1]);
+    let [large, small] = [4096, 1024].map(|tokens| written(&format!("{tokens}_tokens.txt"), &sized(tokens)));
+    let text = printed(&[&large, &large, &small, "--trace", &trace]).await;
+    has(
+        &text,
+        "Simulated on caches of 1,024 to 4,096 tokens, played as 3 of 3,072, their mean, each at 12,000",
+    );
+}
+
+/// A cache that was emptied, and traffic of the trace's mean length.
+#[tokio::test]
+async fn a_hit_rate_far_below_round_robins_is_not_for_routing_to_mend() {
+    let (page, trace) = (fixture("vllm/after_eviction.txt"), fixture("seed/traces/default.jsonl"));
+    let words = [&page, &page, &page, "--trace", &trace].map(|word| word as &str);
+    let (text, json) = (printed(&words).await, json(&words).await);
+    has(
+        &text,
+        "Because: the hit rate is 8.6 % since the start, and even round-robin, on caches of this size, has 57.0 % of the trace",
+    );
+    has(&text, "of the way to 76.0 % by expected-ttft routing can give 19.0 points at most");
+    let rules: Vec<_> = json["advice"].as_array().unwrap().iter().map(|advice| &advice["rule"]).collect();
+    assert_eq!(rules[0], "unexplained", "{rules:?}");
+    assert!(!rules.contains(&&"routing".into()), "{rules:?}");
+    assert!(!text.contains("Routing comes first"), "{text}");
+}
+
 /// Four prompts of 640 tokens in turn, ten times: half of them at a time is a cache that has always just forgotten the next one.
 #[tokio::test]
 async fn a_trace_that_the_caches_cannot_hold_asks_for_room() {
@@ -281,7 +411,7 @@ async fn a_trace_that_the_caches_cannot_hold_asks_for_room() {
         json(&[&page, "--trace", &trace]).await["advice"].take()
     };
     let tight = advice(20).await;
-    let because = "an endless cache has 88.6 % of the trace, one of the fleet's 1,280 tokens 0.0 %: 88.6 points are lost for want of memory, \
+    let because = "an endless cache has 81.0 % of the trace, one of the fleet's 1,280 tokens 0.0 %: 81.0 points are lost for want of memory, \
                    however prompts are routed; of the trace's 2,560 distinct tokens 2,560 are asked for again";
     assert_eq!((&tight[0]["rule"], &tight[0]["because"]), (&"room".into(), &because.into()), "{tight}");
     let ample = advice(60).await;

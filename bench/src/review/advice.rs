@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::counts::{Counts, Times};
 use super::replica::Load;
-use super::words::{count, percent, points, seconds, times, whole};
+use super::words::{percent, points, seconds, times, whole};
 use super::{Basis, Review};
 
 /// Preemptions of a request from which KV memory is the first thing to mend.
@@ -43,8 +43,20 @@ pub struct Advice {
 
 /// All that fires, most urgent first; never empty.
 pub(super) fn all(review: &Review) -> Vec<Advice> {
-    let rules =
-        [asleep, caching_off, unmeasured, preempted, routing, room, uneven, seats, overfull, untraced];
+    let rules = [
+        asleep,
+        caching_off,
+        unmeasured,
+        preempted,
+        unexplained,
+        routing,
+        room,
+        deferred,
+        uneven,
+        seats,
+        overfull,
+        untraced,
+    ];
     let advice: Vec<_> = rules.iter().filter_map(|rule| rule(review)).collect();
     if advice.is_empty() { vec![nothing(review)] } else { advice }
 }
@@ -77,20 +89,32 @@ fn caching_off(review: &Review) -> Option<Advice> {
 }
 
 fn unmeasured(review: &Review) -> Option<Advice> {
-    (review.replicas.is_empty() || review.basis().0.hit_rate().is_none()).then(|| Advice {
+    review.hit_rate().is_none().then(|| Advice {
         rule: "unmeasured",
-        because: match review.replicas.len() {
-            0 => "no page could be read".to_owned(),
-            read => format!("of {} no prompt tokens were looked up, or the counters are missing", count(read, "replica")),
-        },
+        because: if review.replicas.is_empty() { "no page could be read".to_owned() } else { unrated(review) },
         change: "review replicas that serve traffic; pages come from the port of vllm serve itself, not from a router".to_owned(),
         proof: "vllm:prefix_cache_queries_total is above 0".to_owned(),
     })
 }
 
+/// Each reason once, with whom it is true of.
+fn unrated(review: &Review) -> String {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for replica in &review.replicas {
+        let Some(reason) = replica.snapshot.counts.unrated() else { continue };
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(&replica.name),
+            None => reasons.push((reason, vec![&replica.name])),
+        }
+    }
+    let lines: Vec<_> =
+        reasons.iter().map(|(reason, names)| format!("of {} {reason}", names.join(", "))).collect();
+    lines.join("; ")
+}
+
 fn preempted(review: &Review) -> Option<Advice> {
-    let (counts, basis) = review.basis();
-    let preempted = counts.preempted().filter(|preempted| *preempted >= PREEMPTED_MANY)?;
+    let (preempted, basis) =
+        review.judged(Counts::preempted).filter(|(share, _)| *share >= PREEMPTED_MANY)?;
     Some(Advice {
         rule: "preempted",
         because: format!(
@@ -104,7 +128,37 @@ fn preempted(review: &Review) -> Option<Advice> {
     })
 }
 
+fn unexplained(review: &Review) -> Option<Advice> {
+    let (below, (_, played)) = (review.unexplained()?, review.comparable()?);
+    let (measured, basis) = review.hit_rate()?;
+    let (round_robin, best) = (&played.round_robin().report, &played.best().report);
+    Some(Advice {
+        rule: "unexplained",
+        because: format!(
+            "the hit rate is {} {basis}, and even round-robin, on caches of this size, has {} of the trace, {} more: something else is \
+             wrong, and of the way to {} by {} routing can give {} at most",
+            percent(measured),
+            percent(round_robin.hit_rate),
+            points(below),
+            percent(best.hit_rate),
+            best.policy,
+            points(best.hit_rate - round_robin.hit_rate),
+        ),
+        change: "find what it is: the trace is not of this traffic; caches are emptied (restarts, POST /reset_prefix_cache) or filled by \
+                 traffic that is not in the trace; they are smaller than vllm:cache_config_info tells; prompts begin with a time, a \
+                 request's id or a cache_salt of their own"
+            .to_owned(),
+        proof: "review while this very trace is replayed and nothing else runs: the hit rate over the interval comes near round-robin's, or \
+                it is the engine or its prompts; process_start_time_seconds and \
+                http_requests_total{handler=\"/reset_prefix_cache\"} stand still meanwhile"
+            .to_owned(),
+    })
+}
+
 fn routing(review: &Review) -> Option<Advice> {
+    if review.unexplained().is_some() {
+        return None;
+    }
     let (_, played) = review.comparable()?;
     let best = &played.best().report;
     let round_robin = &played.round_robin().report;
@@ -159,6 +213,30 @@ fn room(review: &Review) -> Option<Advice> {
     })
 }
 
+/// The replica at which the most requests wait for something of their own, where most do.
+fn deferred(review: &Review) -> Option<Advice> {
+    let waits = |replica: &super::Replica| {
+        let Load { waiting_for_capacity, waiting_deferred, .. } = replica.snapshot.load;
+        Some((replica.name.clone(), waiting_for_capacity?, waiting_deferred?))
+    };
+    let most =
+        |(_, capacity, deferred): &(String, f64, f64)| *deferred >= WAITING_MANY && deferred > capacity;
+    let waiting = review.replicas.iter().filter_map(waits).filter(most);
+    let (name, capacity, deferred) = waiting.max_by(|one, other| one.2.total_cmp(&other.2))?;
+    Some(Advice {
+        rule: "deferred",
+        because: format!(
+            "{deferred:.0} of the {:.0} requests that wait at {name} are deferred (vllm:num_requests_waiting_by_reason): they wait for a \
+             LoRA slot, a KV transfer or a grammar, and neither memory nor more at once would start them",
+            capacity + deferred
+        ),
+        change: "by what they wait for; vLLM: --max-loras, if more adapters are asked for at once (vllm:lora_requests_info) than it allows; \
+                 the KV connector and its link; fewer or simpler grammars of structured outputs"
+            .to_owned(),
+        proof: "vllm:num_requests_waiting_by_reason{reason=\"deferred\"} falls at the same load".to_owned(),
+    })
+}
+
 fn uneven(review: &Review) -> Option<Advice> {
     let figures: [(&str, Figure); 2] = [
         ("vllm:num_requests_waiting", |load| load.waiting),
@@ -191,11 +269,19 @@ fn by_chance(mean: f64) -> f64 {
     mean + 3.0 * mean.sqrt()
 }
 
-/// The replica at which the most requests wait, though KV memory is free.
+/// The replica at which the most requests wait for a seat, though KV memory is free. Not where many are preempted: they
+/// ask for fewer seats.
 fn seats(review: &Review) -> Option<Advice> {
+    if preempted(review).is_some() {
+        return None;
+    }
+    let basis = review.counted(Counts::preempted).1;
     let waits = |replica: &super::Replica| {
-        let Load { running, waiting, kv_usage, .. } = replica.snapshot.load;
-        Some((replica.name.clone(), running?, waiting?, kv_usage?))
+        let Load { running, waiting, waiting_for_capacity, kv_usage, .. } = replica.snapshot.load;
+        let waiting = waiting_for_capacity.or(waiting)?;
+        let waits = (replica.name.clone(), running?, waiting, kv_usage?);
+        let preempted = replica.counts(basis).preempted();
+        preempted.is_none_or(|preempted| preempted < PREEMPTED_MANY).then_some(waits)
     };
     let stuck =
         |(_, _, waiting, usage): &(String, f64, f64, f64)| *waiting >= WAITING_MANY && *usage < KV_FREE;
@@ -228,18 +314,17 @@ fn overfull(review: &Review) -> Option<Advice> {
             percent(share),
             seconds(mean)
         ),
-        change: "more replicas, or fewer requests: prefixroute's limits.endpoint_requests_max and the queue of the pool; vLLM: a higher \
-                 --max-num-seqs if vllm:kv_cache_usage_perc leaves room"
-            .to_owned(),
+        change: "more replicas, or fewer requests: prefixroute's limits.endpoint_requests_max and the queue of the pool".to_owned()
+            + if preempted(review).is_some() { "" } else { "; vLLM: a higher --max-num-seqs if vllm:kv_cache_usage_perc leaves room" },
         proof: "the mean of vllm:request_queue_time_seconds falls, at the same load".to_owned(),
     })
 }
 
 /// Queueing as a share of the time to the first token, its mean, and since when.
 fn queueing(review: &Review) -> Option<(f64, f64, Basis)> {
-    let (counts, basis) = review.basis();
     let mean = |counts: &Counts, times| counts.times(times).and_then(super::histogram::Histogram::mean);
-    let (queue, first) = (mean(counts, Times::Queue)?, mean(counts, Times::FirstToken)?);
+    let means = |counts: &Counts| mean(counts, Times::Queue).zip(mean(counts, Times::FirstToken));
+    let ((queue, first), basis) = review.judged(means)?;
     (first > 0.0).then_some((queue / first, queue, basis))
 }
 
@@ -322,7 +407,13 @@ mod tests {
     #[test]
     fn each_rule_fires_on_its_figure_and_not_just_below_it() {
         let ended = |preempted: u32| {
-            page(&format!("vllm:num_preemptions_total {preempted}\nvllm:request_success_total 100"))
+            format!("vllm:num_preemptions_total {preempted}\nvllm:request_success_total 100\n")
+        };
+        let reasons = |capacity: u32, deferred: u32| {
+            let one = |reason, count| {
+                format!("vllm:num_requests_waiting_by_reason{{reason=\"{reason}\"}} {count}\n")
+            };
+            one("capacity", capacity) + &one("deferred", deferred)
         };
         let config = |on: &str| page(&format!("vllm:cache_config_info{{enable_prefix_caching=\"{on}\"}} 1"));
         let stuck = |waiting, usage: f64| load(9, waiting) + &format!("vllm:kv_cache_usage_perc {usage}\n");
@@ -334,8 +425,8 @@ mod tests {
             (vec![config("True")], vec!["untraced"]),
             (vec!["vllm:prefix_cache_queries_total 5".to_owned()], vec!["unmeasured", "untraced"]),
             (vec![], vec!["unmeasured"]),
-            (vec![ended(5)], vec!["preempted", "untraced"]),
-            (vec![ended(4)], vec!["untraced"]),
+            (vec![page(&ended(5))], vec!["preempted", "untraced"]),
+            (vec![page(&ended(4))], vec!["untraced"]),
             (vec![load(13, 0), load(0, 0)], vec!["untraced"]),
             (vec![load(19, 0), load(0, 0)], vec!["uneven", "untraced"]),
             (vec![load(200, 0), load(100, 0)], vec!["untraced"]),
@@ -344,12 +435,35 @@ mod tests {
             (vec![stuck(4, 0.49)], vec!["seats", "untraced"]),
             (vec![stuck(3, 0.49)], vec!["untraced"]),
             (vec![stuck(4, 0.5)], vec!["untraced"]),
+            (vec![stuck(4, 0.49) + &reasons(4, 0)], vec!["seats", "untraced"]),
+            (vec![stuck(8, 0.49) + &reasons(4, 4)], vec!["seats", "untraced"]),
+            (vec![stuck(8, 0.49) + &reasons(3, 5)], vec!["deferred", "untraced"]),
+            (vec![stuck(8, 0.49) + &reasons(0, 8)], vec!["deferred", "untraced"]),
+            (vec![stuck(3, 0.49) + &reasons(0, 3)], vec!["untraced"]),
+            (vec![stuck(8, 0.49) + &ended(5)], vec!["preempted", "untraced"]),
+            (vec![stuck(8, 0.49) + &ended(4)], vec!["seats", "untraced"]),
+            (vec![stuck(8, 0.49) + &ended(5), stuck(8, 0.49) + &ended(0)], vec!["seats", "untraced"]),
+            (vec![stuck(8, 0.49) + &ended(5), load(1, 8) + &ended(0)], vec!["untraced"]),
             (vec![times(1, 5.0), times(1, 5.0)], vec!["overfull", "untraced"]),
             (vec![times(1, 4.9), times(1, 4.9)], vec!["untraced"]),
             (vec![times(0, 5.0), times(1, 5.0)], vec!["untraced"]),
         ] {
             let rules: Vec<_> = all(&review(&pages)).iter().map(|advice| advice.rule).collect();
             assert_eq!(rules, want, "{pages:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_before_the_interval_fires_no_rule() {
+        let counts = |preempted: u32, ended: u32| {
+            let page = format!("vllm:num_preemptions_total {preempted}\nvllm:request_success_total {ended}");
+            Snapshot::read(&page).unwrap().0.counts
+        };
+        for (preempted, fires) in [(34, false), (35, true)] {
+            let mut review = review(&[page("vllm:num_preemptions_total 30\nvllm:request_success_total 100")]);
+            review.over = Some(counts(preempted, 200).since(&counts(30, 100)).unwrap());
+            review.interval = Some(std::time::Duration::from_secs(1));
+            assert_eq!(all(&review)[0].rule == "preempted", fires, "{preempted}");
         }
     }
 

@@ -108,10 +108,50 @@ impl Counts {
         self.histograms[times as usize].as_ref()
     }
 
-    /// Prompt tokens found over those looked up; `None` where a counter is missing or nothing was looked up.
+    /// Prompt tokens found over those looked up; `None` where a counter is missing, nothing was looked up, or more was found
+    /// than that.
     pub fn hit_rate(&self) -> Option<f64> {
-        let queries = self.counter(Counter::Queries).filter(|queries| *queries > 0.0)?;
-        Some(self.counter(Counter::Hits)? / queries)
+        let (queries, hits) = self.looked_up().filter(|(queries, _)| *queries > 0.0)?;
+        Some(hits / queries)
+    }
+
+    /// Prompt tokens looked up and found, where both are there and can be true.
+    fn looked_up(&self) -> Option<(f64, f64)> {
+        let both = self.counter(Counter::Queries).zip(self.counter(Counter::Hits));
+        both.filter(|(queries, hits)| hits <= queries)
+    }
+
+    /// Why there is no hit rate; `None` where there is one.
+    pub(super) fn unrated(&self) -> Option<String> {
+        let [queries, hits] =
+            [Counter::Queries, Counter::Hits].map(|counter| COUNTERS[counter as usize].metric);
+        match (self.counter(Counter::Queries), self.counter(Counter::Hits)) {
+            (None, None) => Some(format!("{queries} and {hits} are missing")),
+            (None, _) => Some(format!("{queries} is missing")),
+            (_, None) => Some(format!("{hits} is missing")),
+            (Some(found), Some(more)) if more > found => {
+                Some(format!("{hits} is {more} and {queries} {found}"))
+            }
+            (Some(found), _) => {
+                (found <= 0.0).then(|| format!("no prompt token was looked up ({queries} is 0)"))
+            }
+        }
+    }
+
+    /// More found than looked up, in figures.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        let both = self.counter(Counter::Queries).zip(self.counter(Counter::Hits));
+        both.filter(|(queries, hits)| hits > queries).and_then(|_| self.unrated())
+    }
+
+    /// What can be added to others': without the half of a hit rate, which would make theirs another.
+    pub(super) fn addable(&self) -> Self {
+        let mut addable = self.clone();
+        if self.looked_up().is_none() {
+            addable.counters[Counter::Queries as usize] = None;
+            addable.counters[Counter::Hits as usize] = None;
+        }
+        addable
     }
 
     /// Preemptions of a request that ended; can exceed 1.
@@ -213,6 +253,49 @@ mod tests {
         let hits = counts("vllm:prefix_cache_hits_total 5\nvllm:request_success_total 6");
         let both = one.plus(&hits);
         assert_eq!((both.hit_rate(), both.preempted()), (Some(0.5), Some(0.5)));
+    }
+
+    #[test]
+    fn why_there_is_no_hit_rate_is_known_and_spoils_no_sum() {
+        let page = |queries: &str, hits: &str| {
+            let line = |name, value: &str| {
+                if value.is_empty() {
+                    String::new()
+                } else {
+                    format!("vllm:prefix_cache_{name}_total {value}\n")
+                }
+            };
+            counts(&(line("queries", queries) + &line("hits", hits)))
+        };
+        for (queries, hits, want, added) in [
+            ("10", "5", None, Some(0.25)),
+            (
+                "",
+                "",
+                Some("vllm:prefix_cache_queries_total and vllm:prefix_cache_hits_total are missing"),
+                Some(0.2),
+            ),
+            ("", "5", Some("vllm:prefix_cache_queries_total is missing"), Some(0.2)),
+            ("10", "", Some("vllm:prefix_cache_hits_total is missing"), Some(0.2)),
+            (
+                "0",
+                "0",
+                Some("no prompt token was looked up (vllm:prefix_cache_queries_total is 0)"),
+                Some(0.2),
+            ),
+            (
+                "10",
+                "20",
+                Some("vllm:prefix_cache_hits_total is 20 and vllm:prefix_cache_queries_total 10"),
+                Some(0.2),
+            ),
+        ] {
+            let one = page(queries, hits);
+            assert_eq!(one.unrated().as_deref(), want);
+            assert_eq!(one.hit_rate().is_some(), want.is_none(), "{queries} {hits}");
+            assert_eq!(one.contradiction().is_some(), hits == "20");
+            assert_eq!(page("50", "10").plus(&one.addable()).hit_rate(), added, "{queries} {hits}");
+        }
     }
 
     #[test]

@@ -2,12 +2,25 @@
 //!
 //! The bound used: a replica is busy with some prompt for at most the sum of its requests' prefill times. It holds
 //! however requests were batched, which a comparison of prefill's seconds with decode's does not: many decodes share one step.
+//! It is one from above: requests that are in prefill at once count each, so a high sum shows nothing.
 //! Source of both times: vLLM 0.32, `v1/metrics/stats.py`: prefill is from being scheduled to the first token, decode from
 //! there to the last; both are counted when a request ends.
 
-use std::time::Duration;
-
+use super::Basis;
 use super::counts::{Counter, Counts, Times};
+use super::histogram::Histogram;
+
+/// What the counts are of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Of {
+    pub(super) basis: Basis,
+    /// Replicas that the counts are of.
+    pub(super) measured: usize,
+    /// Replicas that were given.
+    pub(super) fleet: usize,
+    /// Hit rates now and as routing can have it.
+    pub(super) hit_rates: Option<(f64, f64)>,
+}
 
 /// What can be said.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,10 +31,12 @@ pub struct Estimate {
     pub prefill_seconds: f64,
     /// Seconds of requests in decode.
     pub decode_seconds: f64,
-    /// Time over which they were counted, of one replica; `None` where nobody knows.
-    pub elapsed: Option<Duration>,
-    /// Replicas.
-    pub replicas: usize,
+    /// Since when they were counted.
+    pub basis: Basis,
+    /// Replicas that they were counted of.
+    pub measured: usize,
+    /// Replicas that were given.
+    pub fleet: usize,
     /// Hit rates now and as routing can reach it, where that is more.
     pub hit_rates: Option<(f64, f64)>,
     /// Bounds of the time between two tokens: half of all, 99 of 100.
@@ -37,23 +52,23 @@ pub enum Verdict {
     OneReplica,
     /// Prefill is less than one replica's work.
     No,
-    /// It is more: measure.
+    /// It can be more: measure.
     Perhaps,
-    /// The time over which it was counted is not known.
-    Unknown,
+    /// An average since the start tells nothing of the load of now.
+    Average,
+    /// Prefill is less than one replica's work at those that were measured, and others were not.
+    Part,
+}
+
+/// Both times, of prefill first.
+pub(super) fn times(counts: &Counts) -> Option<(&Histogram, &Histogram)> {
+    counts.times(Times::Prefill).zip(counts.times(Times::Decode))
 }
 
 impl Estimate {
-    /// From counts over `elapsed`. `reachable` is the hit rate that routing can have. Errors: the metrics that are missing,
-    /// or that nothing ended.
-    pub(super) fn of(
-        counts: &Counts,
-        elapsed: Option<Duration>,
-        replicas: usize,
-        reachable: Option<f64>,
-    ) -> Result<Self, String> {
-        let (prefill, decode) = (counts.times(Times::Prefill), counts.times(Times::Decode));
-        let (Some(prefill), Some(decode)) = (prefill, decode) else {
+    /// Errors: the metrics that are missing, or that nothing ended.
+    pub(super) fn of(counts: &Counts, of: Of) -> Result<Self, String> {
+        let Some((prefill, decode)) = times(counts) else {
             return Err("vllm:request_prefill_time_seconds or vllm:request_decode_time_seconds is missing: \
                         prefill's share of the time is not known, so nothing can be said"
                 .to_owned());
@@ -68,28 +83,38 @@ impl Estimate {
             requests: prefill.count,
             prefill_seconds: prefill.sum,
             decode_seconds: decode.sum,
-            elapsed: elapsed.filter(|elapsed| !elapsed.is_zero()),
-            replicas,
-            hit_rates: counts.hit_rate().zip(reachable).filter(|(now, reachable)| reachable > now),
+            basis: of.basis,
+            measured: of.measured,
+            fleet: of.fleet,
+            hit_rates: of.hit_rates.filter(|(now, reachable)| reachable > now),
             inter_token: bounds.and_then(|bounds| bounds.at_most(0.5).zip(bounds.at_most(0.99))),
             external_tokens: counts.counter(Counter::ExternalHits).unwrap_or(0.0),
         })
     }
 
-    /// Prefill over prefill and decode, in seconds of requests.
-    pub fn share(&self) -> f64 {
+    /// Prefill over prefill and decode, in seconds of requests; `None` of no time at all.
+    pub fn share(&self) -> Option<f64> {
         let all = self.prefill_seconds + self.decode_seconds;
-        if all > 0.0 { self.prefill_seconds / all } else { 0.0 }
+        (all > 0.0).then(|| self.prefill_seconds / all)
     }
 
-    /// Requests in prefill at a moment, over all replicas: replicas that prefill keeps busy at most.
+    /// Requests in prefill at a moment, in the mean; `None` since the start, which is of no moment.
+    pub fn in_prefill(&self) -> Option<f64> {
+        match self.basis {
+            Basis::Over(elapsed) if !elapsed.is_zero() => Some(self.prefill_seconds / elapsed.as_secs_f64()),
+            _ => None,
+        }
+    }
+
+    /// Replicas that prefill keeps busy, at most.
     pub fn busy(&self) -> Option<f64> {
-        Some(self.prefill_seconds / self.elapsed?.as_secs_f64())
+        self.in_prefill().map(|requests| requests.min(self.measured as f64))
     }
 
     /// The same once prompts are routed by prefix.
     pub fn busy_after(&self) -> Option<f64> {
-        Some(self.busy()? * self.left().unwrap_or(1.0))
+        let left = self.left().unwrap_or(1.0);
+        self.in_prefill().map(|requests| (requests * left).min(self.measured as f64))
     }
 
     /// Share of the prefill that is left when the hit rate is what routing can reach: `(1 - reachable) / (1 - now)`.
@@ -100,10 +125,11 @@ impl Estimate {
     /// What follows from them.
     pub fn verdict(&self) -> Verdict {
         match self.busy_after() {
-            _ if self.replicas < 2 => Verdict::OneReplica,
-            None => Verdict::Unknown,
-            Some(busy) if busy < 1.0 => Verdict::No,
-            Some(_) => Verdict::Perhaps,
+            _ if self.fleet < 2 => Verdict::OneReplica,
+            None => Verdict::Average,
+            Some(busy) if busy >= 1.0 => Verdict::Perhaps,
+            Some(_) if self.measured < self.fleet => Verdict::Part,
+            Some(_) => Verdict::No,
         }
     }
 }
@@ -112,44 +138,67 @@ impl Estimate {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::time::Duration;
+
     use super::*;
     use crate::prometheus::Page;
+
+    const SINCE_START: Of = Of { basis: Basis::SinceStart, measured: 2, fleet: 2, hit_rates: None };
 
     fn counts(prefill: f64, decode: f64) -> Counts {
         let page = format!(
             "vllm:request_prefill_time_seconds_count 5\nvllm:request_prefill_time_seconds_sum {prefill}\n\
-             vllm:request_decode_time_seconds_count 5\nvllm:request_decode_time_seconds_sum {decode}\n\
-             vllm:prefix_cache_queries_total 100\nvllm:prefix_cache_hits_total 20\n"
+             vllm:request_decode_time_seconds_count 5\nvllm:request_decode_time_seconds_sum {decode}\n"
         );
         Counts::read(&Page::parse(&page))
     }
 
     #[test]
     fn less_prefill_than_one_replica_can_do_needs_no_replica_of_its_own() {
-        let of = |prefill, seconds: Option<u64>, replicas, reachable| {
-            let elapsed = seconds.map(Duration::from_secs);
-            let estimate = Estimate::of(&counts(prefill, 30.0), elapsed, replicas, reachable).unwrap();
-            (estimate.busy_after(), estimate.verdict())
-        };
-        assert_eq!(of(10.0, Some(20), 4, None), (Some(0.5), Verdict::No));
-        assert_eq!(of(30.0, Some(20), 4, None), (Some(1.5), Verdict::Perhaps));
-        // (1 - 0.6) / (1 - 0.2) of it is left.
-        assert_eq!(of(30.0, Some(20), 4, Some(0.6)), (Some(0.75), Verdict::No));
-        assert_eq!(of(30.0, Some(20), 4, Some(0.1)), (Some(1.5), Verdict::Perhaps));
-        assert_eq!(of(30.0, None, 4, None), (None, Verdict::Unknown));
-        assert_eq!(of(30.0, Some(20), 1, None), (Some(1.5), Verdict::OneReplica));
+        let over = Basis::Over(Duration::from_secs(20));
+        for (shows, prefill, basis, [measured, fleet], reachable, want) in [
+            ("half of one", 10.0, over, [4, 4], None, (Some(0.5), Verdict::No)),
+            ("more than one", 30.0, over, [4, 4], None, (Some(1.5), Verdict::Perhaps)),
+            ("(1 - 0.6) / (1 - 0.2) of it is left", 30.0, over, [4, 4], Some(0.6), (Some(0.75), Verdict::No)),
+            ("nothing to reach", 30.0, over, [4, 4], Some(0.1), (Some(1.5), Verdict::Perhaps)),
+            ("no more than there are", 120.0, over, [2, 2], None, (Some(2.0), Verdict::Perhaps)),
+            (
+                "as many requests at once after routing",
+                120.0,
+                over,
+                [2, 2],
+                Some(0.6),
+                (Some(2.0), Verdict::Perhaps),
+            ),
+            ("an average", 10.0, Basis::SinceStart, [4, 4], None, (None, Verdict::Average)),
+            (
+                "an interval without a length",
+                10.0,
+                Basis::Over(Duration::ZERO),
+                [4, 4],
+                None,
+                (None, Verdict::Average),
+            ),
+            ("one did not answer", 10.0, over, [1, 2], None, (Some(0.5), Verdict::Part)),
+            ("one alone", 30.0, over, [1, 1], None, (Some(1.0), Verdict::OneReplica)),
+        ] {
+            let of = Of { basis, measured, fleet, hit_rates: reachable.map(|reachable| (0.2, reachable)) };
+            let estimate = Estimate::of(&counts(prefill, 30.0), of).unwrap();
+            assert_eq!((estimate.busy_after(), estimate.verdict()), want, "{shows}");
+        }
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let estimate = Estimate::of(&counts(10.0, 30.0), None, 2, None).unwrap();
-        assert_eq!((estimate.share(), estimate.inter_token), (0.25, None));
-        let error = Estimate::of(&Counts::default(), None, 2, None).unwrap_err();
+        let estimate = Estimate::of(&counts(10.0, 30.0), SINCE_START).unwrap();
+        assert_eq!((estimate.share(), estimate.inter_token), (Some(0.25), None));
+        assert_eq!(Estimate::of(&counts(0.0, 0.0), SINCE_START).unwrap().share(), None);
+        let error = Estimate::of(&Counts::default(), SINCE_START).unwrap_err();
         assert!(error.contains("vllm:request_prefill_time_seconds"), "{error}");
         let nothing = Counts::read(&Page::parse(
             "vllm:request_prefill_time_seconds_count 0\nvllm:request_prefill_time_seconds_sum 0\n\
              vllm:request_decode_time_seconds_count 0\nvllm:request_decode_time_seconds_sum 0\n",
         ));
-        assert!(Estimate::of(&nothing, None, 2, None).unwrap_err().contains("counted no request"));
+        assert!(Estimate::of(&nothing, SINCE_START).unwrap_err().contains("counted no request"));
     }
 }

@@ -13,7 +13,7 @@ use super::{Basis, Review, sections};
 struct Json<'a> {
     asked: usize,
     faults: &'a [String],
-    /// Of the figures that are judged.
+    /// Of the hit rate that is judged.
     basis: &'static str,
     interval_seconds: Option<f64>,
     replicas: Vec<ReplicaJson<'a>>,
@@ -32,6 +32,8 @@ struct ReplicaJson<'a> {
     up_seconds: Option<f64>,
     running: Option<f64>,
     waiting: Option<f64>,
+    waiting_for_capacity: Option<f64>,
+    waiting_deferred: Option<f64>,
     kv_usage: Option<f64>,
     asleep: bool,
     caches_prefixes: Option<bool>,
@@ -87,7 +89,7 @@ struct TraceJson<'a> {
 struct PlayJson {
     policy: &'static str,
     hit_rate: f64,
-    of_ceiling: f64,
+    of_ceiling: Option<f64>,
     ttft_p95_ms: f64,
     imbalance: f64,
     caches_per_shared_block: Option<f64>,
@@ -107,7 +109,7 @@ pub(super) fn text(review: &Review) -> String {
     let json = Json {
         asked: review.asked,
         faults: &review.faults,
-        basis: match review.basis().1 {
+        basis: match review.counted(Counts::hit_rate).1 {
             Basis::SinceStart => "since_start",
             Basis::Over(_) => "over_interval",
         },
@@ -132,6 +134,8 @@ fn replica(replica: &super::Replica) -> ReplicaJson<'_> {
         up_seconds: replica.up.map(|up| up.as_secs_f64()),
         running: snapshot.load.running,
         waiting: snapshot.load.waiting,
+        waiting_for_capacity: snapshot.load.waiting_for_capacity,
+        waiting_deferred: snapshot.load.waiting_deferred,
         kv_usage: snapshot.load.kv_usage,
         asleep: snapshot.load.asleep,
         caches_prefixes: snapshot.caches_prefixes,
@@ -174,7 +178,7 @@ fn trace(traffic: &Traffic, unlike: Option<String>) -> TraceJson<'_> {
     let play = |play: &Play| PlayJson {
         policy: play.report.policy,
         hit_rate: play.report.hit_rate,
-        of_ceiling: play.report.of_ceiling,
+        of_ceiling: traffic.of_ceiling(play),
         ttft_p95_ms: play.report.ttft_p95_ms,
         imbalance: play.report.imbalance,
         caches_per_shared_block: play.reach,
@@ -209,10 +213,10 @@ fn disagg(review: &Review) -> DisaggJson {
             verdict: match estimate.verdict() {
                 Verdict::OneReplica | Verdict::No => "no",
                 Verdict::Perhaps => "perhaps",
-                Verdict::Unknown => "unknown",
+                Verdict::Average | Verdict::Part => "unknown",
             },
             missing: None,
-            prefill_share: Some(estimate.share()),
+            prefill_share: estimate.share(),
             busy_replicas_at_most: estimate.busy(),
             busy_replicas_after_routing: estimate.busy_after(),
         },

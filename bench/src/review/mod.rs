@@ -75,7 +75,7 @@ impl Review {
     /// Puts together what was read.
     pub(crate) fn new(asked: usize, gathered: source::Gathered) -> Self {
         let source::Gathered { replicas, faults, interval } = gathered;
-        let sum = |sum: Option<Counts>, one: &Counts| Some(sum.unwrap_or_default().plus(one));
+        let sum = |sum: Option<Counts>, one: &Counts| Some(sum.unwrap_or_default().plus(&one.addable()));
         let since_start = replicas.iter().map(|replica| &replica.snapshot.counts).fold(None, sum);
         let over = replicas.iter().filter_map(|replica| replica.over.as_ref()).fold(None, sum);
         Self {
@@ -89,24 +89,30 @@ impl Review {
         }
     }
 
-    /// The counts that are judged, and since when: those over the interval where prompts were looked up in it, as those since
-    /// the start hide the present.
-    pub fn basis(&self) -> (&Counts, Basis) {
+    /// The counts of which a figure is judged, and since when: those over the interval where the figure can be had of them,
+    /// as those since the start hide the present.
+    pub fn counted<T>(&self, figure: impl Fn(&Counts) -> Option<T>) -> (&Counts, Basis) {
         match (&self.over, self.interval) {
-            (Some(over), Some(interval)) if over.hit_rate().is_some() => (over, Basis::Over(interval)),
+            (Some(over), Some(interval)) if figure(over).is_some() => (over, Basis::Over(interval)),
             _ => (&self.since_start, Basis::SinceStart),
         }
     }
 
+    /// The figure itself, and since when.
+    pub fn judged<T>(&self, figure: impl Fn(&Counts) -> Option<T>) -> Option<(T, Basis)> {
+        let (counts, basis) = self.counted(&figure);
+        Some((figure(counts)?, basis))
+    }
+
     /// The fleet's hit rate, and since when.
     pub fn hit_rate(&self) -> Option<(f64, Basis)> {
-        let (counts, basis) = self.basis();
-        Some((counts.hit_rate()?, basis))
+        self.judged(Counts::hit_rate)
     }
 
     /// Mean length of a prompt, by the replicas.
     pub fn prompt_mean(&self) -> Option<f64> {
-        self.basis().0.times(Times::PromptTokens)?.mean()
+        let mean = |counts: &Counts| counts.times(Times::PromptTokens)?.mean();
+        self.judged(mean).map(|(mean, _)| mean)
     }
 
     /// Why the trace cannot be of the traffic that the replicas count, so that both must not be compared; `None` where nothing
@@ -135,6 +141,14 @@ impl Review {
         Some((traffic, traffic.played.as_ref()?))
     }
 
+    /// How far the measured hit rate is below that of round-robin on the fleet's caches, where it is too far for any routing
+    /// to be the reason.
+    pub fn unexplained(&self) -> Option<f64> {
+        let (_, played) = self.comparable()?;
+        let below = played.round_robin().report.hit_rate - self.hit_rate()?.0;
+        (below >= advice::GAIN_MIN).then_some(below)
+    }
+
     /// A gauge of each replica that has it.
     pub fn loads(&self, of: impl Fn(&Load) -> Option<f64>) -> Vec<f64> {
         self.replicas.iter().filter_map(|replica| of(&replica.snapshot.load)).collect()
@@ -150,29 +164,45 @@ impl Review {
         (caches > 0).then_some((caches, tokens))
     }
 
+    /// Tokens of the smallest cache and of the largest; engines of one page have alike ones.
+    pub fn cache_sizes(&self) -> Option<(f64, f64)> {
+        let of =
+            |replica: &Replica| Some(replica.snapshot.capacity?.tokens / replica.snapshot.engines as f64);
+        let sizes = self.replicas.iter().filter_map(of).map(|size| (size, size));
+        sizes.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
+    }
+
     /// Uncached prompt tokens that a replica computes in a second of prefill, as measured.
     pub fn pace(&self) -> Option<f64> {
-        let counts = self.basis().0;
-        let (computed, prefill) = (counts.times(Times::ComputedTokens)?, counts.times(Times::Prefill)?);
-        (computed.sum > 0.0 && prefill.sum > 0.0).then(|| computed.sum / prefill.sum)
+        let pace = |counts: &Counts| {
+            let (computed, prefill) = (counts.times(Times::ComputedTokens)?, counts.times(Times::Prefill)?);
+            (computed.sum > 0.0 && prefill.sum > 0.0).then(|| computed.sum / prefill.sum)
+        };
+        self.judged(pace).map(|(pace, _)| pace)
     }
 
     /// Whether disaggregation would pay. Errors: what is missing.
     pub fn disagg(&self) -> Result<Estimate, String> {
-        let (counts, basis) = self.basis();
-        let elapsed = match basis {
-            Basis::Over(interval) => Some(interval),
-            Basis::SinceStart => self.up(),
+        let ended =
+            |counts: &Counts| disagg::times(counts).filter(|(prefill, _)| prefill.count > 0.0).map(drop);
+        let (counts, basis) = self.counted(ended);
+        let is_measured = |replica: &&Replica| match basis {
+            Basis::Over(_) => replica.over.as_ref().and_then(disagg::times).is_some(),
+            Basis::SinceStart => disagg::times(&replica.snapshot.counts).is_some(),
         };
-        let many = self.comparable().filter(|(_, played)| played.stage.caches > 1);
-        let reachable = many.map(|(_, played)| played.best().report.hit_rate);
-        Estimate::of(counts, elapsed, self.replicas.len(), reachable)
+        let of = disagg::Of {
+            basis,
+            measured: self.replicas.iter().filter(is_measured).count(),
+            fleet: self.asked,
+            hit_rates: self.hit_rate().map(|(now, _)| now).zip(self.reachable()),
+        };
+        Estimate::of(counts, of)
     }
 
-    /// How long all replicas have run: the shortest, so that nothing is made small by a long sleep before it.
-    fn up(&self) -> Option<Duration> {
-        let up = self.replicas.iter().map(|replica| replica.up).collect::<Option<Vec<_>>>()?;
-        up.into_iter().min()
+    /// The hit rate that routing can have, where it is routing that is in the way.
+    fn reachable(&self) -> Option<f64> {
+        let (_, played) = self.comparable().filter(|(_, played)| played.stage.caches > 1)?;
+        self.unexplained().is_none().then(|| played.best().report.hit_rate)
     }
 
     /// What to change, most urgent first.

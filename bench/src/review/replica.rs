@@ -5,6 +5,8 @@ use crate::prometheus::{Page, Sample};
 
 /// vLLM's settings of the cache, as a series of value 1 with the settings for labels.
 const CACHE_CONFIG: &str = "vllm:cache_config_info";
+/// One series for each reason, `capacity` and `deferred`; its help in `tests/fixtures/vllm/loaded.txt` says what they are.
+const WAITING_BY_REASON: &str = "vllm:num_requests_waiting_by_reason";
 
 /// What a page says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +32,10 @@ pub struct Load {
     pub running: Option<f64>,
     /// Requests that wait.
     pub waiting: Option<f64>,
+    /// Of them, those that wait for a seat or for memory; `None` where the page does not tell reasons.
+    pub waiting_for_capacity: Option<f64>,
+    /// Of them, those that wait for something of their own: a LoRA slot, a KV transfer, a grammar.
+    pub waiting_deferred: Option<f64>,
     /// Share of the KV cache's blocks that running requests hold, 0 to 1; the mean of its engines.
     pub kv_usage: Option<f64>,
     /// It sleeps: it answers nothing.
@@ -102,9 +108,18 @@ fn load(page: &Page<'_>) -> Load {
     Load {
         running: page.sum("vllm:num_requests_running"),
         waiting: page.sum("vllm:num_requests_waiting"),
+        waiting_for_capacity: waiting_for(page, "capacity"),
+        waiting_deferred: waiting_for(page, "deferred"),
         kv_usage: page.sum("vllm:kv_cache_usage_perc").map(|sum| sum / count),
         asleep: page.of("vllm:engine_sleep_state").any(sleeps),
     }
+}
+
+fn waiting_for(page: &Page<'_>, reason: &str) -> Option<f64> {
+    page.sum(WAITING_BY_REASON)?;
+    let of_reason =
+        page.of(WAITING_BY_REASON).filter(|sample| sample.label("reason").as_deref() == Some(reason));
+    Some(of_reason.map(|sample| sample.value).filter(|value| value.is_finite()).sum())
 }
 
 /// All engines together; `None` where one does not tell. The block size is the first one's.
@@ -156,6 +171,8 @@ mod tests {
         assert_eq!(bad, None);
         assert_eq!((snapshot.engines, snapshot.started_at), (1, Some(1_795_955_016.37)));
         assert_eq!((snapshot.load.running, snapshot.load.waiting), (Some(4.0), Some(8.0)));
+        let reasons = (snapshot.load.waiting_for_capacity, snapshot.load.waiting_deferred);
+        assert_eq!(reasons, (Some(8.0), Some(0.0)));
         assert_eq!((snapshot.load.kv_usage, snapshot.load.asleep), (Some(0.06299212598425197), false));
         let capacity = Capacity { blocks: 128.0, block_size: 32.0, tokens: 4096.0, told: false };
         assert_eq!((snapshot.capacity, snapshot.caches_prefixes), (Some(capacity), Some(true)));
@@ -176,6 +193,7 @@ mod tests {
                     vllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"10\",kv_cache_size_tokens=\"150\",enable_prefix_caching=\"False\"} 1\n";
         let (snapshot, _) = Snapshot::read(page).unwrap();
         assert_eq!((snapshot.engines, snapshot.load.running), (2, Some(3.0)));
+        assert_eq!((snapshot.load.waiting_for_capacity, snapshot.load.waiting_deferred), (None, None));
         assert!((snapshot.load.kv_usage.unwrap() - 0.3).abs() < 1e-9 && snapshot.load.asleep);
         let capacity = Capacity { blocks: 20.0, block_size: 16.0, tokens: 310.0, told: true };
         assert_eq!((snapshot.capacity, snapshot.caches_prefixes), (Some(capacity), Some(false)));

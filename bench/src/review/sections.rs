@@ -8,7 +8,7 @@ use super::advice::{self, Advice};
 use super::counts::{Counter, Counts};
 use super::document::Section;
 use super::words::{count, percent, span, whole};
-use super::{Replica, Review};
+use super::{Basis, Replica, Review};
 
 /// Nothing to show in a cell.
 const NONE: &str = "-";
@@ -87,13 +87,12 @@ fn hit_rates(review: &Review) -> Option<Section> {
 
 /// Which of both counts is judged.
 fn basis(review: &Review) -> String {
-    let (_, basis) = review.basis();
-    let why = match (review.interval, basis) {
-        (None, _) => ": there was one reading only, and counters since the start hide the present",
-        (Some(_), super::Basis::SinceStart) => ": between the readings no prompt token was looked up",
-        (Some(_), super::Basis::Over(_)) => "",
-    };
-    format!("What follows is judged {basis}{why}.")
+    match (review.interval, review.hit_rate()) {
+        (None, _) => "What follows is judged since the start: there was one reading only, and counters since the start hide the present.".to_owned(),
+        (Some(_), Some((_, basis @ Basis::Over(_)))) => format!("What follows is judged {basis}."),
+        (Some(_), Some((_, Basis::SinceStart))) => "The hit rate is judged since the start: between the readings no prompt token was looked up.".to_owned(),
+        (Some(_), None) => "There is no hit rate to judge.".to_owned(),
+    }
 }
 
 /// How many of them it is that were read.

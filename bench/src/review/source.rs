@@ -11,8 +11,10 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::Instant;
 
+use super::Basis;
 use super::counts::Counts;
 use super::replica::{Load, Snapshot};
+use crate::address;
 
 /// How long one page may take.
 const PAGE_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -61,15 +63,26 @@ pub struct Gathered {
     pub interval: Option<Duration>,
 }
 
+impl Replica {
+    /// Its counts on a basis of the review; those since its start where it has no others.
+    pub(super) fn counts(&self, basis: Basis) -> &Counts {
+        match basis {
+            Basis::Over(_) => self.over.as_ref().unwrap_or(&self.snapshot.counts),
+            Basis::SinceStart => &self.snapshot.counts,
+        }
+    }
+}
+
 impl std::str::FromStr for Source {
     type Err = String;
 
-    /// `[NAME=]URL` or a file. A URL without a path gets `/metrics`.
+    /// `[NAME=]URL` or a file. A URL without a path gets `/metrics`. No URL is refused here: the command line would repeat
+    /// it whole, with its password.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let is_url = |text: &str| text.starts_with("http://") || text.starts_with("https://");
         let named = text.split_once('=').filter(|(name, url)| is_url(url) && !is_url(name));
-        let (name, place) = named.map_or((None, text), |(name, url)| (Some(name), url));
-        if place.is_empty() || name == Some("") {
+        let (name, place) = named.unwrap_or(("", text));
+        if place.is_empty() {
             return Err(format!("found {text:?}, wanted a URL, NAME=URL or a file"));
         }
         if !is_url(place) {
@@ -77,14 +90,16 @@ impl std::str::FromStr for Source {
             let stem = path.file_stem().map_or(place.to_owned(), |stem| stem.to_string_lossy().into_owned());
             return Ok(Self { name: stem, place: Place::File(path) });
         }
-        let (_, rest) = place.split_once("://").unwrap_or_default();
+        let shown = address::shown(place);
+        let (_, rest) = shown.split_once("://").unwrap_or_default();
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let url = if path.is_empty() {
             format!("{}/metrics", place.trim_end_matches('/'))
         } else {
             place.to_owned()
         };
-        Ok(Self { name: name.unwrap_or(host).to_owned(), place: Place::Url(url) })
+        let name = if name.is_empty() { host } else { name };
+        Ok(Self { name: name.to_owned(), place: Place::Url(url) })
     }
 }
 
@@ -123,10 +138,11 @@ impl Source {
         matches!(self.place, Place::Url(_))
     }
 
+    /// To be shown; a misspelt address is taken as a file.
     fn place(&self) -> String {
         match &self.place {
-            Place::Url(url) => url.clone(),
-            Place::File(path) => path.display().to_string(),
+            Place::Url(url) => address::shown(url),
+            Place::File(path) => address::shown(&path.display().to_string()),
         }
     }
 }
@@ -162,6 +178,7 @@ impl Gathered {
                 }
             },
         }
+        self.faults.extend(contradiction(&replica).map(|why| format!("{place}: {why}")));
         replica.up = if source.is_live() { replica.snapshot.started_at.and_then(ago) } else { None };
         self.replicas.push(replica);
     }
@@ -191,11 +208,21 @@ fn since(now: &Snapshot, before: &Snapshot) -> Result<Counts, String> {
     now.counts.since(&before.counts).map_err(fell)
 }
 
+/// Of the counters of its hit rate: what is left out, and why.
+fn contradiction(replica: &Replica) -> Option<String> {
+    let since_start = replica.snapshot.counts.contradiction().map(|why| (why, "since the start"));
+    let over = || Some((replica.over.as_ref()?.contradiction()?, "between the readings"));
+    let (why, when) = since_start.or_else(over)?;
+    Some(format!("{why} {when}: they contradict each other, and its hit rate is left out"))
+}
+
 fn with_mean_load(now: Snapshot, before: &Snapshot) -> Snapshot {
     let mean = |now: Option<f64>, before: Option<f64>| Some((now? + before?) / 2.0);
     let load = Load {
         running: mean(now.load.running, before.load.running),
         waiting: mean(now.load.waiting, before.load.waiting),
+        waiting_for_capacity: mean(now.load.waiting_for_capacity, before.load.waiting_for_capacity),
+        waiting_deferred: mean(now.load.waiting_deferred, before.load.waiting_deferred),
         kv_usage: mean(now.load.kv_usage, before.load.kv_usage),
         asleep: now.load.asleep,
     };
@@ -222,14 +249,14 @@ async fn page(client: &Client, url: &str) -> Result<String, String> {
     if url.starts_with("https://") {
         return Err("this build speaks no TLS: save the page and give its file".to_owned());
     }
-    let response = client.get(url).timeout(PAGE_WAIT_MAX).send().await.map_err(|error| deepest(&error))?;
+    let response = client.get(url).timeout(PAGE_WAIT_MAX).send().await.map_err(deepest)?;
     if !response.status().is_success() {
         return Err(format!("found status {}, wanted 200", response.status().as_u16()));
     }
     let mut bytes = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        bytes.extend_from_slice(&chunk.map_err(|error| deepest(&error))?);
+        bytes.extend_from_slice(&chunk.map_err(deepest)?);
         if bytes.len() > PAGE_BYTES_MAX {
             return Err(format!("found more than {PAGE_BYTES_MAX} bytes, wanted a page"));
         }
@@ -237,9 +264,10 @@ async fn page(client: &Client, url: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What is behind an error, without the layers above it, which name only the address.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
+/// What is behind an error, without the layers above it, which name only the address; nor does the last one name it.
+fn deepest(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
@@ -261,14 +289,14 @@ mod tests {
             ("http://h:1/", url("h:1", "http://h:1/metrics")),
             ("a=http://h:1/x/metrics", url("a", "http://h:1/x/metrics")),
             ("http://h:1/m?a=http://b", url("h:1", "http://h:1/m?a=http://b")),
+            ("=http://h:1", url("h:1", "http://h:1/metrics")),
+            ("http://user:SECRET@h:1", url("h:1", "http://user:SECRET@h:1/metrics")),
             ("saved/a.txt", file("a", "saved/a.txt")),
             ("a=b.txt", file("a=b", "a=b.txt")),
         ] {
             assert_eq!(text.parse(), Ok(want), "{text}");
         }
-        for text in ["", "=http://h:1"] {
-            assert!(text.parse::<Source>().unwrap_err().starts_with("found "), "{text}");
-        }
+        assert!("".parse::<Source>().unwrap_err().starts_with("found "));
     }
 
     fn snapshot(page: &str) -> Snapshot {

@@ -113,6 +113,11 @@ impl Traffic {
         tokens as f64 / self.prompt_tokens.max(1) as f64
     }
 
+    /// What a play has of the ceiling, 0 to 1; `None` where there is nothing to have.
+    pub fn of_ceiling(&self, play: &Play) -> Option<f64> {
+        (self.ceiling_tokens > 0).then_some(play.report.of_ceiling)
+    }
+
     /// Mean length of a prompt.
     pub fn mean_prompt(&self) -> f64 {
         self.prompt_tokens as f64 / self.requests.max(1) as f64

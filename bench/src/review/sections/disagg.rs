@@ -1,9 +1,9 @@
 //! Whether prefill apart from decode would pay, in sentences.
 
-use super::super::Review;
 use super::super::disagg::{Estimate, Verdict};
 use super::super::document::Section;
-use super::super::words::{at_most, percent, span, whole};
+use super::super::words::{at_most, count, percent, span, whole};
+use super::super::{Basis, Review};
 
 pub(super) fn disagg(review: &Review) -> Section {
     let section = Section::new("Does disaggregation pay");
@@ -15,24 +15,24 @@ pub(super) fn disagg(review: &Review) -> Section {
 }
 
 fn figures(estimate: &Estimate) -> Vec<String> {
+    let share = estimate.share().map_or(String::new(), |share| {
+        format!(
+            ": prefill / (prefill + decode) = {}. Many decodes share a step, so of the engine's own time prefill has more than \
+             that",
+            percent(share)
+        )
+    });
     let mut lines = vec![format!(
-        "{} requests spent {} in prefill and {} in decode: prefill / (prefill + decode) = {}. Many decodes share a step, \
-         so of the engine's own time prefill has more than that.",
+        "{} requests spent {} in prefill and {} in decode {}{share}.",
         whole(estimate.requests),
         span(estimate.prefill_seconds),
         span(estimate.decode_seconds),
-        percent(estimate.share())
+        estimate.basis,
     )];
-    if let (Some(busy), Some(elapsed)) = (estimate.busy(), estimate.elapsed) {
-        lines.push(format!(
-            "Replicas that prefill keeps busy, at most: {} / {} = {busy:.2} of {}.",
-            span(estimate.prefill_seconds),
-            span(elapsed.as_secs_f64()),
-            estimate.replicas
-        ));
-    }
+    lines.extend(busy(estimate));
     if let (Some((now, reachable)), Some(left)) = (estimate.hit_rates, estimate.left()) {
-        let after = estimate.busy_after().map_or(String::new(), |after| format!(": {after:.2} replicas"));
+        let after =
+            estimate.busy_after().map_or(String::new(), |after| format!(": at most {after:.2} replicas"));
         lines.push(format!(
             "Routing comes first: at the hit rate that the best policy has, (1 - {reachable:.3}) / (1 - {now:.3}) = {} of prefill is left{after}.",
             percent(left)
@@ -48,17 +48,38 @@ fn figures(estimate: &Estimate) -> Vec<String> {
     lines
 }
 
+fn busy(estimate: &Estimate) -> Option<String> {
+    let (Basis::Over(elapsed), Some(requests)) = (estimate.basis, estimate.in_prefill()) else { return None };
+    let quotient =
+        format!("{} / {} = {requests:.2}", span(estimate.prefill_seconds), span(elapsed.as_secs_f64()));
+    let measured = estimate.measured;
+    Some(if requests > measured as f64 {
+        let replicas = count(measured, "replica");
+        format!(
+            "Requests in prefill at a moment: {quotient}, more than the {replicas} measured: some share a replica, so prefill may keep \
+             all busy, or far fewer."
+        )
+    } else {
+        format!("Replicas that prefill keeps busy, at most: {quotient} of {measured}.")
+    })
+}
+
 fn verdict(estimate: &Estimate) -> String {
     match estimate.verdict() {
         Verdict::OneReplica => "No: one replica has nobody to hand over to.".to_owned(),
         Verdict::No => "No, at this load: a replica for prefill alone would have less than one replica's work.".to_owned(),
-        Verdict::Perhaps => "Perhaps: prefill is more than one replica's work. It pays only if decode suffers from it (the p99 above against \
+        Verdict::Perhaps => "Perhaps: prefill can be more than one replica's work, or less, as requests that are in prefill at once count each. \
+                             It pays only if it is more, if decode suffers from it (the p99 above against \
                              the p50) and the link carries the KV cache in less time than a prefill takes; bytes per token and the link are \
                              in no counter. Measure: prefixroute simulate TRACE with --prefill-replicas, --decode-replicas and the measured \
                              --link-gbps, then both layouts under the same load."
             .to_owned(),
-        Verdict::Unknown => "Cannot be decided from a saved page: how long it was counted is not in it. Give the address, so that it can be \
-                             read twice."
+        Verdict::Average => "Cannot be decided from a saved page or an average since the start, which hides the load of now. Give addresses and \
+                             an --interval in which requests end."
             .to_owned(),
+        Verdict::Part => format!(
+            "Cannot be decided: {} of {} replicas were measured, and the others' prefill may be more than what one replica has left.",
+            estimate.measured, estimate.fleet
+        ),
     }
 }

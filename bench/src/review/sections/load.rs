@@ -23,6 +23,8 @@ pub(super) fn load(review: &Review) -> Option<Section> {
         return None;
     }
     let head = ["replica", "running", "waiting", "KV in use", "preemptions", "ended", "preempted of ended"];
+    let ended = |counts: &Counts| counts.counter(Counter::Finished).filter(|ended| *ended > 0.0);
+    let (sums, basis) = review.counted(ended);
     let row = |name: String, [running, waiting, usage]: [String; 3], counts: &Counts| {
         let counter = |counter| cell(counts.counter(counter), whole);
         let preempted = cell(counts.preempted(), times);
@@ -37,10 +39,10 @@ pub(super) fn load(review: &Review) -> Option<Section> {
         ]
     };
     let of = |replica: &Replica| {
-        let Load { running, waiting, kv_usage, asleep } = replica.snapshot.load;
+        let Load { running, waiting, kv_usage, asleep, .. } = replica.snapshot.load;
         let name = if asleep { format!("{} (asleep)", replica.name) } else { replica.name.clone() };
         let loads = [cell(running, requests), cell(waiting, requests), cell(kv_usage, percent)];
-        row(name, loads, counts(review, replica))
+        row(name, loads, replica.counts(basis))
     };
     let figures: [fn(&Load) -> Option<f64>; 3] =
         [|load| load.running, |load| load.waiting, |load| load.kv_usage];
@@ -48,10 +50,10 @@ pub(super) fn load(review: &Review) -> Option<Section> {
     let fleet = row(
         format!("{}: max/mean, then sums", fleet_name(review)),
         values.each_ref().map(|values| spread(values)),
-        review.basis().0,
+        sums,
     );
     let rows = review.replicas.iter().map(of).chain([fleet]);
-    let section = Section::new(&format!("Load now, and preemptions {}", review.basis().1)).table(&head, rows);
+    let section = Section::new(&format!("Load now, and preemptions {basis}")).table(&head, rows);
     let section = match review.interval {
         Some(_) => section.line("Loads are the mean of two readings: two moments, not a course."),
         None => section.line("Loads are of one reading: one moment, not a course."),
@@ -63,16 +65,8 @@ pub(super) fn load(review: &Review) -> Option<Section> {
     })
 }
 
-/// A replica's counts on the basis of the review; those since its start where it has no others.
-fn counts<'a>(review: &Review, replica: &'a Replica) -> &'a Counts {
-    match review.basis().1 {
-        super::super::Basis::Over(_) => replica.over.as_ref().unwrap_or(&replica.snapshot.counts),
-        super::super::Basis::SinceStart => &replica.snapshot.counts,
-    }
-}
-
 pub(super) fn first_token(review: &Review) -> Option<Section> {
-    let (fleet, basis) = review.basis();
+    let (fleet, basis) = review.counted(|counts| counts.times(Times::FirstToken)?.mean());
     fleet.times(Times::FirstToken)?;
     let head = ["replica", "requests", "TTFT mean", "p50", "p95", "queue mean", "queue p95", "queue of TTFT"];
     let row = |name: &str, counts: &Counts| {
@@ -94,7 +88,7 @@ pub(super) fn first_token(review: &Review) -> Option<Section> {
             cell(of, percent),
         ]
     };
-    let of = |replica: &Replica| row(&replica.name, counts(review, replica));
+    let of = |replica: &Replica| row(&replica.name, replica.counts(basis));
     let rows = review.replicas.iter().map(of).chain([row(&fleet_name(review), fleet)]);
     let section = Section::new(&format!("Time to first token, {basis}")).table(&head, rows);
     Some(section.line("Percentiles are bounds of vLLM's buckets. Queue time is counted when a request ends, so those that still wait are not in it."))

@@ -1,10 +1,10 @@
 //! What the trace allows, what caches hold of it, and where its prefixes go.
 
 use super::super::Review;
-use super::super::counts::Counter;
+use super::super::counts::{Counter, Counts};
 use super::super::document::Section;
 use super::super::replica::Capacity;
-use super::super::traffic::{Play, Played, Traffic};
+use super::super::traffic::{Play, Played, Stage, Traffic};
 use super::super::words::{count, percent, span, whole};
 use super::NONE;
 
@@ -22,7 +22,7 @@ pub(super) fn could_be(review: &Review) -> Option<Section> {
     Some(match &traffic.played {
         None => section
             .line("No policy was played: no replica tells the size of its cache (vllm:cache_config_info)."),
-        Some(played) => plays(section, traffic, played),
+        Some(played) => plays(section, review, traffic, played),
     })
 }
 
@@ -60,15 +60,16 @@ fn of_trace(review: &Review, traffic: &Traffic) -> Vec<String> {
     lines
 }
 
-fn plays(section: Section, traffic: &Traffic, played: &Played) -> Section {
+fn plays(section: Section, review: &Review, traffic: &Traffic, played: &Played) -> Section {
     let stage = &played.stage;
+    let of_ceiling = |play: &Play| traffic.of_ceiling(play).map_or(NONE.to_owned(), percent);
     if stage.caches == 1 {
-        let report = &played.best().report;
+        let best = played.best();
         return section.line(format!(
-            "On the one cache, of {} tokens, any routing has {}: {} of the ceiling (simulated).",
+            "On the one cache, of {} tokens, any routing has {} (simulated); of the ceiling: {}.",
             whole(stage.cache_tokens),
-            percent(report.hit_rate),
-            percent(report.of_ceiling)
+            percent(best.report.hit_rate),
+            of_ceiling(best)
         ));
     }
     let head =
@@ -82,11 +83,10 @@ fn plays(section: Section, traffic: &Traffic, played: &Played) -> Section {
         } else {
             NONE.to_owned()
         };
-        let of_ceiling = percent(report.of_ceiling);
         vec![
             format!("{}{best}", report.policy),
             percent(report.hit_rate),
-            of_ceiling,
+            of_ceiling(play),
             late,
             format!("{:.2}", report.imbalance),
         ]
@@ -94,9 +94,8 @@ fn plays(section: Section, traffic: &Traffic, played: &Played) -> Section {
     section
         .table(&head, played.plays.iter().enumerate().map(row))
         .line(format!(
-            "Simulated on {} of {} tokens, the fleet's own, each at {} tokens/s ({}){}. Best: most hits among those no later than round-robin.",
-            count(stage.caches, "cache"),
-            whole(stage.cache_tokens),
+            "Simulated on {}, each at {} tokens/s ({}){}. Best: most hits among those no later than round-robin.",
+            caches_played(review, stage),
             whole(stage.tokens_per_second),
             stage.paced,
             if stage.speed == 1.0 { String::new() } else { format!(", the trace {} times as fast", stage.speed) }
@@ -105,6 +104,17 @@ fn plays(section: Section, traffic: &Traffic, played: &Played) -> Section {
             "One cache as large as all of them, the least recently used out first: {}.",
             percent(traffic.share(played.pooled_tokens))
         ))
+}
+
+/// The simulation has caches of one size only.
+fn caches_played(review: &Review, stage: &Stage) -> String {
+    let (mean, sizes) = (whole(stage.cache_tokens), review.cache_sizes());
+    match sizes.map(|(least, most)| (whole(least), whole(most))) {
+        Some((least, most)) if least != most => {
+            format!("caches of {least} to {most} tokens, played as {} of {mean}, their mean", stage.caches)
+        }
+        _ => format!("{} of {mean} tokens, the fleet's own", count(stage.caches, "cache")),
+    }
 }
 
 pub(super) fn capacity(review: &Review) -> Option<Section> {
@@ -148,7 +158,7 @@ fn against(traffic: &Traffic, caches: usize, tokens: f64) -> String {
     let over =
         |tokens: f64, of: u64| if of == 0 { NONE.to_owned() } else { format!("{:.2}", tokens / of as f64) };
     format!(
-        "Fleet / working set = {}; fleet / what comes again = {}; one cache / what comes again = {}.",
+        "Fleet / working set = {}; fleet / what comes again = {}; the mean cache / what comes again = {}.",
         over(tokens, traffic.distinct_tokens),
         over(tokens, traffic.shared_tokens),
         over(tokens / caches as f64, traffic.shared_tokens)
@@ -192,7 +202,7 @@ fn reached(played: &Played) -> Vec<String> {
 
 /// Counters know no prefixes. Of the very requests of the trace they tell how often a token was computed again.
 fn counters(review: &Review, traffic: Option<&Traffic>) -> Option<String> {
-    let (counts, basis) = review.basis();
+    let (counts, basis) = review.counted(Counts::hit_rate);
     let (queries, hits) = (counts.counter(Counter::Queries)?, counts.counter(Counter::Hits)?);
     let traffic = traffic?;
     let (prompt, least) =
