@@ -90,7 +90,7 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
     }
     if let Some(plays) = args.oracle {
         bar.inc_length(((plays + Policy::ALL.len()) * workload.len()) as u64);
-        let run = oracle(&workload, &options, plays, &|played| bar.inc(played));
+        let run = oracle(&workload, &options, plays, &runs, &|played| bar.inc(played));
         runs.push(run.map_err(|reason| unplayable(args, reason))?);
     }
     bar.finish_and_clear();
