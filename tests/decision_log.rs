@@ -127,7 +127,7 @@ async fn the_log_is_explained_and_played() {
     );
     let (well, text) = command(&["explain", "--request", "r-9"], &log).await;
     assert!(!well && text.contains("found no request \"r-9\" among 6"), "{text}");
-    let (well, text) = command(&["simulate", "--replicas", "2", "--oracle", "20"], &log).await;
+    let (well, text) = command(&["simulate", "--replicas", "2", "--oracle=20"], &log).await;
     assert!(
         well && text.contains("as routed") && text.contains("oracle") && text.contains("regret"),
         "{text}"

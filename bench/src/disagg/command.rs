@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::args::DisaggArgs;
 use super::hf_config;
-use super::report::Report;
+use super::report::{ModelReport, Report};
 use super::shape::{ModelShape, Preset, Weights};
 use super::text::text;
 
@@ -14,7 +14,7 @@ pub enum DisaggError {
     /// Options have no meaning, each told in a line.
     #[error("{}", .0.join("\n"))]
     Options(Vec<String>),
-    /// Files tell no shape, each told in a line. The rest is printed.
+    /// Files tell no shape, or a model does not run on so many GPUs, each told in a line. The rest is printed.
     #[error("{}", .0.join("\n"))]
     Models(Vec<String>),
     /// The result could not be written.
@@ -44,8 +44,9 @@ pub fn run(args: &DisaggArgs, out: &mut dyn Write) -> Result<(), DisaggError> {
     };
     out.write_all(text.as_bytes())?;
     out.flush()?;
-    let unknown = models.into_iter().filter_map(Result::err);
-    let unknown: Vec<String> = unknown.map(|(name, reason)| format!("{name}: {reason}")).collect();
+    let error = |model: &ModelReport| Some(format!("{}: {}", model.model, model.error.as_ref()?));
+    let mut unknown: Vec<String> = report.models.iter().filter_map(error).collect();
+    unknown.dedup(); // a file is told once, whatever the sizes of a replica
     if unknown.is_empty() { Ok(()) } else { Err(DisaggError::Models(unknown)) }
 }
 

@@ -1,14 +1,15 @@
 //! The shape of a model as Hugging Face's `config.json` tells it.
 //!
-//! Read by its members, not by a list of architectures: whoever attends over all tokens, over windows or through a latent vector can
-//! be computed, under the names that transformers 4 gives to layers, heads and windows. What keeps another kind of state is refused
-//! by name: its cache does not grow with the prompt as the formulas say.
+//! Read by its members, whatever the architecture: whoever attends over all tokens, over windows or through a latent vector can be
+//! computed, under the names that transformers 4 gives to layers, heads and windows. What keeps another kind of state, or none, is
+//! refused by name: its cache does not grow with the prompt as the formulas say. An architecture that is not known is told.
 
 use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::architectures;
 use super::keys::Keys;
 use super::parameters;
 use super::shape::{Attention, ModelShape, Weights};
@@ -82,17 +83,19 @@ pub fn parse(
     let root: Value = serde_json::from_str(text)?;
     let mut keys = Keys::of(root.as_object().ok_or(ConfigError::NoObject)?);
     refuse_other_kinds(&mut keys);
+    let mut notes: Vec<String> = architectures::check(&mut keys).into_iter().collect();
     let layers = keys.required(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"]);
-    let attention = attention(&mut keys);
+    let (attention, heads) = attention(&mut keys);
     let spread = layers.and_then(|layers| windows::of(&mut keys, layers));
-    let mut notes = Vec::new();
     let bytes_per_value = sizes.bytes_per_value.unwrap_or_else(|| bytes_per_value(&keys, &mut notes));
-    let weights = weights(&mut keys, stored_bytes, sizes, &mut notes);
+    let weights = weights(&mut keys, attention, stored_bytes, sizes, &mut notes);
     if keys.value("index_head_dim").is_some() {
         notes.push("the cache of a sparse indexer (index_head_dim) is not counted".to_owned());
     }
-    if matches!(spread, Some((_, Some(_)))) {
-        notes.push(WINDOWS.to_owned());
+    match spread {
+        Some((_, Some(_))) => notes.push(WINDOWS.to_owned()),
+        _ if windows::chunks_without_pattern(&keys) => notes.push(CHUNKS.to_owned()),
+        _ => {}
     }
     match (attention, spread) {
         (Some(attention), Some((full_layers, windowed))) if keys.faults.is_empty() => Ok(ModelShape {
@@ -100,6 +103,7 @@ pub fn parse(
             full_layers,
             windowed,
             attention,
+            heads,
             bytes_per_value,
             weights,
             notes,
@@ -110,6 +114,11 @@ pub fn parse(
 
 /// What the reader should know of windowed layers.
 const WINDOWS: &str = "windowed layers are taken to keep their window only; an engine that keeps all of them, as vLLM does without its hybrid KV cache manager, holds fewer tokens and moves more";
+
+/// What the reader should know of chunks that no layers are known to have.
+const CHUNKS: &str = "attention_chunk_size is not considered: nothing tells which layers attend within chunks only, and all are taken to keep every token";
+/// Names of the number of heads that ask.
+const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 
 /// All that is wrong, in one line.
 fn complaint(keys: &Keys<'_>) -> String {
@@ -144,20 +153,20 @@ fn refuse_other_kinds(keys: &mut Keys<'_>) {
     if keys.anywhere("is_encoder_decoder").and_then(Value::as_bool) == Some(true) {
         keys.faults.push("found is_encoder_decoder true".to_owned());
     }
-    let names = keys.anywhere("architectures").and_then(Value::as_array);
-    if let Some(name) =
-        names.into_iter().flatten().filter_map(Value::as_str).find(|it| it.ends_with("ForMaskedLM"))
-    {
-        keys.faults.push(format!("found architecture {name}: an encoder"));
-    }
 }
 
-fn attention(keys: &mut Keys<'_>) -> Option<Attention> {
+/// What a layer keeps, and the heads that ask.
+fn attention(keys: &mut Keys<'_>) -> (Option<Attention>, Option<u32>) {
     if keys.value("kv_lora_rank").is_some() {
         let (rank, rope_dim) = (keys.count(&["kv_lora_rank"]), keys.required(&["qk_rope_head_dim"]));
-        return Some(Attention::Latent { rank: rank?, rope_dim: rope_dim? });
+        let latent = rank.zip(rope_dim).map(|(rank, rope_dim)| Attention::Latent { rank, rope_dim });
+        return (latent, keys.count(&HEADS));
     }
-    let heads = keys.required(&["num_attention_heads", "n_head", "n_heads"]);
+    let heads = keys.required(&HEADS);
+    (with_heads(keys, heads), heads)
+}
+
+fn with_heads(keys: &mut Keys<'_>, heads: Option<u32>) -> Option<Attention> {
     let kv_heads = keys.count(&["num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"]);
     let head_dim = head_dim(keys, heads);
     let old_falcon =
@@ -194,9 +203,13 @@ fn bytes_per_value(keys: &Keys<'_>, notes: &mut Vec<String>) -> f64 {
     2.0
 }
 
+/// What an estimate is worth: a feed-forward with a gate where one without is meant is up to 40 percent too many.
+const LIMITS: &str = "a layout that is not known here can be 40 percent off, and what is beside the decoder (vision, drafts) is not counted";
+
 /// The operator's word, else the index's, else an estimate.
 fn weights(
     keys: &mut Keys<'_>,
+    attention: Option<Attention>,
     stored: Option<f64>,
     sizes: Sizes,
     notes: &mut Vec<String>,
@@ -210,11 +223,11 @@ fn weights(
     let bytes_per_parameter = sizes.bytes_per_parameter.or_else(|| stored_bytes_per_parameter(keys))?;
     // What an estimate lacks is no fault of the shape.
     let faults = keys.faults.len();
-    let estimate = parameters::estimate(keys);
+    let estimate = attention.and_then(|attention| parameters::estimate(keys, attention));
     keys.faults.truncate(faults);
     let estimate = estimate?;
     notes.push(format!(
-        "weights are estimated: {:.2} billion parameters, bytes of each: {bytes_per_parameter}; --weights-gb says otherwise",
+        "weights are estimated: {:.2} billion parameters, bytes of each: {bytes_per_parameter}; {LIMITS}; --weights-gb says otherwise",
         estimate.count / 1e9
     ));
     let source = format!("({}) x {bytes_per_parameter}", estimate.formula);

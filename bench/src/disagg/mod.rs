@@ -5,6 +5,7 @@
 //! overhead of a request, waits for a lane or a link (`simulate --prefill-replicas` has both), and that computing and decoding
 //! slow each other down beside the stall.
 
+mod architectures;
 mod args;
 mod command;
 mod figure;

@@ -52,7 +52,7 @@ pub struct Report {
 pub struct ModelReport {
     /// A preset's name, or a path.
     pub model: String,
-    /// Why the model is not known; what needs it is null then.
+    /// Why the model is not known, or does not run on so many GPUs; what needs it is null then.
     pub error: Option<String>,
     /// GPUs of a replica.
     pub tensor_parallel: u32,
@@ -69,6 +69,8 @@ pub struct ModelReport {
     pub links: Vec<LinkCosts>,
     /// The traffic by hit rate.
     pub traffic: Vec<Need>,
+    /// Why no number of such replicas carries it; it is empty then.
+    pub traffic_error: Option<String>,
     /// What the reader should know of how the shape was had.
     pub notes: Vec<String>,
     /// With `--explain`: how its figures come about.
@@ -113,20 +115,26 @@ fn model_report(
     explain: bool,
 ) -> ModelReport {
     let Question { prompt, links, traffic, .. } = question;
-    let shape = model.as_ref().ok();
-    let known = shape.map(|shape| (shape, gpus));
-    let traffic = traffic.iter().flat_map(|traffic| needs(traffic, prompt, known)).collect();
-    let (model, error) = match model {
-        Ok(shape) => (shape.name.clone(), None),
-        Err((name, error)) => (name.clone(), Some(error.clone())),
+    let (name, read, error) = match model {
+        Ok(shape) => (&shape.name, Some(shape), shape.refusal(gpus.count)),
+        Err((name, error)) => (name, None, Some(error.clone())),
     };
-    let formulas = if explain { formulas(question, known) } else { Vec::new() };
+    let shape = read.filter(|_| error.is_none());
+    let known = shape.map(|shape| (shape, gpus));
+    let traffic_error = traffic.as_ref().and_then(|traffic| match (known, read) {
+        (Some((shape, gpus)), _) => traffic.refusal(prompt, shape, gpus),
+        (None, Some(_)) => error.clone(),
+        (None, None) => None,
+    });
+    let carried = traffic.as_ref().filter(|_| traffic_error.is_none());
+    let needs = carried.map_or(Vec::new(), |traffic| needs(traffic, prompt, known));
+    let formulas = if explain { formulas(question, carried, known) } else { Vec::new() };
     let moved = shape.map(|shape| Moved::of(prompt, shape, gpus));
     let cost = |shape: &ModelShape, moved: &Moved| -> Vec<LinkCosts> {
         links.iter().map(|&link| LinkCosts::of(prompt, moved, link, gpus, shape.layers())).collect()
     };
     ModelReport {
-        model,
+        model: name.clone(),
         error,
         tensor_parallel: gpus.count,
         kv_bytes_per_token: shape.map(ModelShape::bytes_per_token),
@@ -134,7 +142,8 @@ fn model_report(
         replica_kv_tokens: shape.and_then(|shape| Capacity::of(shape, gpus, prompt.tokens).tokens()),
         moved,
         links: shape.zip(moved.as_ref()).map_or(Vec::new(), |(shape, moved)| cost(shape, moved)),
-        traffic,
+        traffic: needs,
+        traffic_error,
         notes: shape.map_or(Vec::new(), |shape| shape.notes.clone()),
         formulas,
         words: shape.map_or_else(Words::default, |shape| Words {
@@ -154,8 +163,12 @@ fn needs(traffic: &Traffic, prompt: &Prompt, model: Option<(&ModelShape, Gpus)>)
     cached.into_iter().map(need).collect()
 }
 
-fn formulas(question: &Question, model: Option<(&ModelShape, Gpus)>) -> Vec<Figure> {
-    let Question { prompt, links, traffic, .. } = question;
+fn formulas(
+    question: &Question,
+    traffic: Option<&Traffic>,
+    model: Option<(&ModelShape, Gpus)>,
+) -> Vec<Figure> {
+    let Question { prompt, links, .. } = question;
     let mut figures = Vec::new();
     if let Some((shape, gpus)) = model {
         let moved = Moved::of(prompt, shape, gpus);
@@ -167,7 +180,7 @@ fn formulas(question: &Question, model: Option<(&ModelShape, Gpus)>) -> Vec<Figu
             figures.extend(costs.figures(prompt, &moved, link, gpus, shape.layers()));
         }
     }
-    let needs = traffic.iter().flat_map(|it| Need::of(it, prompt, model).figures(it, prompt, model));
+    let needs = traffic.into_iter().flat_map(|it| Need::of(it, prompt, model).figures(it, prompt, model));
     figures.extend(needs);
     figures
 }

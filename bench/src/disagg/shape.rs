@@ -13,6 +13,8 @@ pub struct ModelShape {
     pub windowed: Option<Windowed>,
     /// What a layer keeps of a token.
     pub attention: Attention,
+    /// Heads that ask; `None` where the file does not say.
+    pub heads: Option<u32>,
     /// Bytes of a value of the KV cache: 2 of bf16, 1 of fp8.
     pub bytes_per_value: f64,
     /// Bytes that the weights take, all GPUs together; `None` where nothing tells.
@@ -72,9 +74,9 @@ pub enum Preset {
 impl Preset {
     /// Its shape in 16 bit, with weights of `bytes_per_parameter`.
     pub fn shape(self, bytes_per_parameter: f64) -> ModelShape {
-        let (name, full_layers, billions) = match self {
-            Self::Llama8b => ("llama-3.1-8b", 32, 8.03),
-            Self::Llama70b => ("llama-3.1-70b", 80, 70.55),
+        let (name, full_layers, heads, billions) = match self {
+            Self::Llama8b => ("llama-3.1-8b", 32, 32, 8.03),
+            Self::Llama70b => ("llama-3.1-70b", 80, 64, 70.55),
         };
         let source = format!("{billions} x {bytes_per_parameter} x 1e9");
         ModelShape {
@@ -82,6 +84,7 @@ impl Preset {
             full_layers,
             windowed: None,
             attention: Attention::Heads { kv_heads: 8, head_dim: 128 },
+            heads: Some(heads),
             bytes_per_value: 2.0,
             weights: Some(Weights { bytes: (billions * bytes_per_parameter * 1e9).round(), source }),
             notes: Vec::new(),
@@ -118,6 +121,12 @@ impl ModelShape {
             }
             Attention::Latent { .. } => 1.0,
         }
+    }
+
+    /// Why no engine runs it on so many GPUs, as vLLM says it (`config/model.py`, `verify_with_parallel_config`).
+    pub fn refusal(&self, gpus: u32) -> Option<String> {
+        let heads = self.heads.filter(|heads| heads % gpus.max(1) != 0)?;
+        Some(format!("--tp: found {gpus}, wanted a divisor of the model's {heads} attention heads"))
     }
 
     fn bytes_per_token_and_layer(&self) -> f64 {

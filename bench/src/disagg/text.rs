@@ -48,7 +48,7 @@ fn prompt_text(question: &Question, report: &Report) -> String {
 fn model_text(question: &Question, model: &ModelReport) -> String {
     let mut text = format!("{}\n", model.model);
     match (&model.error, model.kv_bytes_per_token, &model.moved) {
-        (Some(error), ..) => text += &lines("  ", [("shape", error.clone())]),
+        (Some(error), ..) => text += &lines("  ", [("error", error.clone())]),
         (None, Some(bytes), Some(moved)) => {
             let copies = if moved.moved_bytes > moved.kv_bytes {
                 format!(", {:.1} MB with the copies that GPUs hold", moved.moved_bytes / 1e6)
@@ -83,7 +83,11 @@ fn model_text(question: &Question, model: &ModelReport) -> String {
         text += &format!("\n{}", indented(&link_table(&model.links, nics)));
     }
     if let Some(traffic) = &question.traffic {
-        text += &format!("\n  {}\n{}", traffic_text(traffic), indented(&need_table(&model.traffic)));
+        let needs = match &model.traffic_error {
+            Some(error) => format!("no number of such replicas carries it: {error}\n"),
+            None => need_table(&model.traffic),
+        };
+        text += &format!("\n  {}\n{}", traffic_text(traffic), indented(&needs));
     }
     text + &formulas(&model.formulas, "  ")
 }

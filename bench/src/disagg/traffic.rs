@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::figure::{Figure, short};
+use super::figure::{Figure, grouped, short};
 use super::prompt::{Gpus, Moved, Prompt};
 use super::replica::Capacity;
 use super::shape::ModelShape;
@@ -51,6 +51,24 @@ pub struct Need {
     pub moved_gbps: Option<f64>,
     /// Of them, at the busier end: each prefill replica's or each decode replica's.
     pub replica_gbps: Option<f64>,
+}
+
+impl Traffic {
+    /// Why no number of such replicas carries it: the weights, or one prompt with its whole answer, do not fit.
+    pub fn refusal(&self, prompt: &Prompt, shape: &ModelShape, gpus: Gpus) -> Option<String> {
+        let whole = prompt.tokens.saturating_add(self.output_tokens);
+        match Capacity::of(shape, gpus, whole) {
+            Capacity::TooSmall { weights_gb, allowed_gb } => Some(format!(
+                "found {weights_gb:.2} GB of weights on each GPU, wanted less than {allowed_gb:.2} GB"
+            )),
+            Capacity::Tokens(tokens) if tokens < whole => Some(format!(
+                "found room for {} tokens of KV, wanted {} for one prompt and its answer",
+                grouped(tokens as f64),
+                grouped(whole as f64)
+            )),
+            Capacity::Tokens(_) | Capacity::UnknownWeights => None,
+        }
+    }
 }
 
 impl Need {
@@ -141,6 +159,17 @@ impl Need {
             &both,
         ));
         if !self.remote {
+            let together = self.together_replicas.to_string();
+            figures.push(
+                Figure::new("prefill_replicas", self.prefill_replicas as f64, "")
+                    .of("0, for no prompt is computed apart")
+                    .with("0"),
+            );
+            figures.push(
+                Figure::new("decode_replicas", self.decode_replicas as f64, "")
+                    .of("together_replicas")
+                    .with(together),
+            );
             return figures;
         }
         figures.push(replicas("prefill_replicas", self.prefill_replicas, "prefill_busy", &prefill));

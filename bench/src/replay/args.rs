@@ -367,10 +367,7 @@ mod tests {
             ("--url http://a --max-tokens 0", "--max-tokens: found 0, wanted at least 1"),
             ("--url http://a --tokens-per-word -1", "--tokens-per-word: found -1, wanted a number above 0"),
             ("--url http://a --block-size 0", "--block-size: block size must be positive, got 0"),
-            (
-                "--url https://a",
-                "--url: found https://a, wanted a base address such as http://127.0.0.1:8080",
-            ),
+            ("--url https://a", "--url: found https://a, wanted http://: this client speaks no TLS"),
             ("--url a:80", "--url: found a:80, wanted a base address such as http://127.0.0.1:8080"),
             (
                 "--url 127.0.0.1:80",

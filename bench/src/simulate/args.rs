@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{ArgPredicate, PossibleValuesParser, TypedValueParser};
+use picker::belief::ENDPOINTS_MAX;
 use picker::hash::{BlockSize, BlockSizeError};
 use picker::policy::Policy;
 
@@ -19,12 +20,43 @@ use crate::trace::lines::BadLines;
 /// Example: prefixroute simulate trace.jsonl --policy prefix --show-decisions 5
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimulateArgs {
-    /// A trace, in our form or in Mooncake's
-    #[arg(value_name = "TRACE", required_unless_present = "demo3", conflicts_with = "demo3")]
-    pub trace: Option<PathBuf>,
+    /// What is played, and on what.
+    #[command(flatten)]
+    pub play: PlayArgs,
     /// Play one policy only
     #[arg(long, value_name = "NAME", value_parser = policy_parser())]
     pub policy: Option<Policy>,
+    /// Also play the best assignment that a search of N plays [300] finds with all arrivals known, from the best of the plays
+    /// beside it on, and tell each policy's regret
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "300",
+        help_heading = "Figures"
+    )]
+    pub oracle: Option<usize>,
+    /// Requests over which the worst imbalance is looked for
+    #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Figures")]
+    pub window: usize,
+    /// Print the first N decisions of each policy, with their reasons
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Figures")]
+    pub show_decisions: usize,
+    /// Print all columns, as for traces in Mooncake's form
+    #[arg(long, help_heading = "Figures")]
+    pub full: bool,
+    /// Print JSON in place of a table
+    #[arg(long, help_heading = "Figures")]
+    pub json: bool,
+}
+
+/// What is played, and on what: of `simulate` and `tune`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PlayArgs {
+    /// A trace, in our form or in Mooncake's
+    #[arg(value_name = "TRACE", required_unless_present = "demo3", conflicts_with = "demo3")]
+    pub trace: Option<PathBuf>,
     /// Leave out lines that cannot be read, and count them
     #[arg(long)]
     pub skip_bad: bool,
@@ -141,13 +173,20 @@ pub struct SimulateArgs {
     )]
     pub decode_replicas: Option<usize>,
     /// Tokens not believed to be cached from which a prompt is computed apart; 0: none is
-    #[arg(long, value_name = "T", default_value_t = 0, help_heading = "Prefill apart from decode")]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0,
+        requires = "prefill_replicas",
+        help_heading = "Prefill apart from decode"
+    )]
     pub threshold: usize,
     /// Gigabits per second of the link of each prefill replica
     #[arg(
         long,
         value_name = "G",
         default_value_t = 100.0,
+        requires = "prefill_replicas",
         allow_negative_numbers = true,
         help_heading = "Prefill apart from decode"
     )]
@@ -157,6 +196,7 @@ pub struct SimulateArgs {
         long,
         value_name = "B",
         default_value_t = 131_072.0,
+        requires = "prefill_replicas",
         allow_negative_numbers = true,
         help_heading = "Prefill apart from decode"
     )]
@@ -177,9 +217,6 @@ pub struct SimulateArgs {
     /// Tokens of every answer [default: what the trace says]
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub output_tokens: Option<u32>,
-    /// Also play the best assignment that a search of N plays finds with all arrivals known, and tell each policy's regret
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "300", help_heading = "Figures")]
-    pub oracle: Option<usize>,
     /// Seed of ties and of the policy random
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Load")]
     pub seed: u64,
@@ -193,18 +230,6 @@ pub struct SimulateArgs {
         help_heading = "Figures"
     )]
     pub warm: usize,
-    /// Requests over which the worst imbalance is looked for
-    #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Figures")]
-    pub window: usize,
-    /// Print the first N decisions of each policy, with their reasons
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Figures")]
-    pub show_decisions: usize,
-    /// Print all columns, as for traces in Mooncake's form
-    #[arg(long, help_heading = "Figures")]
-    pub full: bool,
-    /// Print JSON in place of a table
-    #[arg(long, help_heading = "Figures")]
-    pub json: bool,
 }
 
 fn policy_parser() -> impl TypedValueParser<Value = Policy> {
@@ -212,15 +237,30 @@ fn policy_parser() -> impl TypedValueParser<Value = Policy> {
 }
 
 impl SimulateArgs {
+    /// The policies that were asked for.
+    pub fn policies(&self) -> &[Policy] {
+        self.policy.as_ref().map_or(&Policy::ALL[..], std::slice::from_ref)
+    }
+
+    /// The columns of the table; of Mooncake's form, or where prompts are computed apart, always all.
+    pub(super) fn columns(&self, hashed: bool) -> Columns {
+        let apart = self.play.prefill_replicas.is_some() && self.play.threshold > 0;
+        if self.full || hashed || apart { Columns::Full } else { Columns::Published }
+    }
+
+    /// What is played on, with what is measured and shown. Errors: [`SimulateError::Option`], naming the flag.
+    pub fn options(&self, block_size: BlockSize) -> Result<SimulateOptions, SimulateError> {
+        let window = at_least_one("--window", self.window)?;
+        let options = self.play.options(block_size)?;
+        Ok(SimulateOptions { window, decisions_shown: self.show_decisions, ..options })
+    }
+}
+
+impl PlayArgs {
     /// The block size that was asked for. Errors: [`SimulateError::Option`], naming the flag.
     pub fn block_size(&self) -> Result<Option<BlockSize>, SimulateError> {
         let wrong = |error: BlockSizeError| SimulateError::Option(format!("--block-size: {error}"));
         self.block_size.map(BlockSize::new).transpose().map_err(wrong)
-    }
-
-    /// The policies that were asked for.
-    pub fn policies(&self) -> &[Policy] {
-        self.policy.as_ref().map_or(&Policy::ALL[..], std::slice::from_ref)
     }
 
     /// What becomes of bad lines.
@@ -228,22 +268,15 @@ impl SimulateArgs {
         if self.skip_bad { BadLines::Skip } else { BadLines::Refuse }
     }
 
-    /// The columns of the table; of Mooncake's form, or where prompts are computed apart, always all.
-    pub(super) fn columns(&self, hashed: bool) -> Columns {
-        let apart = self.prefill_replicas.is_some() && self.threshold > 0;
-        if self.full || hashed || apart { Columns::Full } else { Columns::Published }
-    }
-
     /// Checks what clap cannot, for a trace in blocks of this size. Errors: [`SimulateError::Option`], naming the flag.
     pub fn options(&self, block_size: BlockSize) -> Result<SimulateOptions, SimulateError> {
         Ok(SimulateOptions {
-            replicas: self.decode_replicas.unwrap_or(self.replicas),
+            replicas: self.replicas()?,
             replica: self.replica(block_size)?,
             belief_blocks: self.belief_blocks,
             exact: self.exact,
             weights: None,
             seed: self.seed,
-            decisions_shown: self.show_decisions,
             metrics_age: Seconds(not_negative("--metrics-age", self.metrics_age)?),
             changes: self.changes()?,
             pacing: self.pacing()?,
@@ -251,8 +284,18 @@ impl SimulateArgs {
             output_tokens: self.output_tokens,
             split: self.split()?,
             warm: self.warm,
-            window: at_least_one("--window", self.window)?,
+            ..SimulateOptions::default()
         })
+    }
+
+    /// Those that answer. A fleet of `--replicas` is checked when it is played, with what joins it.
+    fn replicas(&self) -> Result<usize, SimulateError> {
+        match self.decode_replicas {
+            Some(count) if !(1..=ENDPOINTS_MAX).contains(&count) => {
+                Err(wrong("--decode-replicas", count, &format!("1 to {ENDPOINTS_MAX}")))
+            }
+            count => Ok(count.unwrap_or(self.replicas)),
+        }
     }
 
     fn replica(&self, block_size: BlockSize) -> Result<ReplicaOptions, SimulateError> {
@@ -337,7 +380,7 @@ mod tests {
 
     fn options(flags: &[&str]) -> Result<SimulateOptions, String> {
         let args = args(flags)?;
-        let size = args.block_size().map_err(|error| error.to_string())?;
+        let size = args.play.block_size().map_err(|error| error.to_string())?;
         args.options(size.unwrap_or(BlockSize::ENGINE)).map_err(|error| error.to_string())
     }
 
@@ -402,6 +445,7 @@ mod tests {
             ("--window 0", "--window: found 0, wanted at least 1"),
             ("--add-replica-at NaN", "--add-replica-at: found NaN, wanted 0 or more"),
             ("--prefill-replicas 0 --decode-replicas 2", "--prefill-replicas: found 0, wanted at least 1"),
+            ("--prefill-replicas 1 --decode-replicas 0", "--decode-replicas: found 0, wanted 1 to 1024"),
             (
                 "--prefill-replicas 1 --decode-replicas 2 --link-gbps 0",
                 "--link-gbps: found 0, wanted more than 0",
@@ -413,11 +457,32 @@ mod tests {
         ] {
             assert_eq!(options(&flags.split(' ').collect::<Vec<_>>()), Err(reason.to_owned()));
         }
-        for flags in ["--prefill-replicas 1", "--decode-replicas 1", "--cache-blocks 1 --cache-tokens 2"] {
+        for flags in [
+            "--prefill-replicas 1",
+            "--decode-replicas 1",
+            "--cache-blocks 1 --cache-tokens 2",
+            "--threshold 300",
+            "--link-gbps 25",
+            "--kv-bytes-per-token 70272",
+            "--oracle 20",
+        ] {
             assert!(args(&flags.split(' ').collect::<Vec<_>>()).is_err(), "{flags}");
         }
         let unknown = args(&["--policy", "best"]).unwrap_err();
         assert!(Policy::NAMES.iter().all(|name| unknown.contains(name)), "{unknown}");
+    }
+
+    #[test]
+    fn the_oracle_takes_no_trace_for_its_plays() {
+        for (words, want) in [
+            ("simulate --oracle t.jsonl", Some(300)),
+            ("simulate t.jsonl --oracle", Some(300)),
+            ("simulate --oracle=20 t.jsonl", Some(20)),
+            ("simulate t.jsonl", None),
+        ] {
+            let SimulateArgs { oracle, play, .. } = Command::try_parse_from(words.split(' ')).unwrap().args;
+            assert_eq!((oracle, play.trace), (want, Some(PathBuf::from("t.jsonl"))), "{words}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use picker::policy::Policy;
 use serde::Serialize;
 
 use super::{
-    Columns, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, oracle, play_all,
+    Columns, PlayArgs, PlayError, Report, Run, SimulateArgs, SimulateOptions, Workload, oracle, play_all,
     play_assigned, table,
 };
 use crate::decisions::{self, Record};
@@ -58,7 +58,8 @@ impl SimulateError {
 struct Read {
     workload: Workload,
     skipped: Skipped,
-    columns: Columns,
+    /// It came as hashes or from the built-in workload, not as bodies.
+    hashed: bool,
     /// Blocks that the router can believe of each replica, unless a flag says it; `None` for what the cache holds.
     believed: Option<usize>,
     /// Where a decision log has each request; nothing of a trace.
@@ -70,11 +71,13 @@ const PUBLISHED_BELIEF_BLOCKS: usize = 31_250;
 
 /// Reads the trace, plays it and writes decisions and table, or JSON, to `out`; nothing before all is played.
 pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError> {
-    let (read, options) = read_checked(args)?;
-    let Read { workload, skipped, columns, routed, .. } = read;
+    let SimulateOptions { window, decisions_shown, .. } = args.options(BlockSize::ENGINE)?;
+    let (read, options) = read_checked(&args.play)?;
+    let options = SimulateOptions { window, decisions_shown, ..options };
+    let Read { workload, skipped, hashed, routed, .. } = read;
     let bar = progress_bar(workload.len() * args.policies().len());
     let runs = play_all(&workload, &options, args.policies(), &|played| bar.inc(played));
-    let mut runs = runs.map_err(|reason| unplayable(args, reason))?;
+    let mut runs = runs.map_err(|reason| unplayable(&args.play, reason))?;
     let mut note = String::new();
     match &routed {
         Some((endpoints, _)) if *endpoints > options.replicas => {
@@ -84,34 +87,32 @@ pub fn run(args: &SimulateArgs, out: &mut dyn Write) -> Result<(), SimulateError
         }
         Some((_, assigned)) => {
             let run = play_assigned(&workload, &options, "as routed", assigned);
-            runs.push(run.map_err(|reason| unplayable(args, reason))?);
+            runs.push(run.map_err(|reason| unplayable(&args.play, reason))?);
         }
         None => {}
     }
     if let Some(plays) = args.oracle {
         bar.inc_length(((plays + Policy::ALL.len()) * workload.len()) as u64);
-        let run = oracle(&workload, &options, plays, &|played| bar.inc(played));
-        runs.push(run.map_err(|reason| unplayable(args, reason))?);
+        let run = oracle(&workload, &options, plays, &runs, &|played| bar.inc(played));
+        runs.push(run.map_err(|reason| unplayable(&args.play, reason))?);
     }
     bar.finish_and_clear();
     let reports = reports(&runs, args.oracle.is_some());
     let text = match args.json {
         true => json(&workload, &skipped, &options, reports),
-        false => skipped.text() + &note + &text(&reports, columns),
+        false => skipped.text() + &note + &text(&reports, args.columns(hashed)),
     };
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The workload, what it is played on, and in words what was left out of it.
-pub(crate) fn read_workload(
-    args: &SimulateArgs,
-) -> Result<(Workload, SimulateOptions, String), SimulateError> {
+/// The workload, what it is played on, and what was left out of it.
+pub(crate) fn read_workload(args: &PlayArgs) -> Result<(Workload, SimulateOptions, Skipped), SimulateError> {
     let (read, options) = read_checked(args)?;
-    Ok((read.workload, options, read.skipped.text()))
+    Ok((read.workload, options, read.skipped))
 }
 
-fn read_checked(args: &SimulateArgs) -> Result<(Read, SimulateOptions), SimulateError> {
+fn read_checked(args: &PlayArgs) -> Result<(Read, SimulateOptions), SimulateError> {
     args.options(args.block_size()?.unwrap_or(BlockSize::ENGINE))?; // before a large file is read for nothing
     let read = read(args)?;
     let options = args.options(read.workload.block_size())?;
@@ -130,7 +131,7 @@ fn reports(runs: &[Run], with_oracle: bool) -> Vec<Report> {
 }
 
 /// Reads the trace, whose first line tells its form, or makes the built-in one.
-fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
+fn read(args: &PlayArgs) -> Result<Read, SimulateError> {
     let size = args.block_size()?;
     let Some(path) = &args.trace else { return built_in(args) };
     let bytes = lines::bytes(path)?;
@@ -138,53 +139,59 @@ fn read(args: &SimulateArgs) -> Result<Read, SimulateError> {
         return of_log(args, lines::parse(&bytes, path, args.bad_lines())?);
     }
     let Loaded { requests, mut skipped } = form::parse(&bytes, path, args.bad_lines())?;
-    let skip = args.bad_lines() == BadLines::Skip;
-    let (loaded, columns, believed) = match requests {
-        AnyTrace::Bodies(trace) => {
-            let size = size.unwrap_or(BlockSize::ENGINE);
-            let loaded = match skip {
-                true => Ok(Workload::of_good_bodies(&trace, size)),
-                false => Workload::of_bodies(&trace, size).map(|all| (all, Vec::new())),
-            };
-            (loaded, args.columns(false), Some(PUBLISHED_BELIEF_BLOCKS))
-        }
-        AnyTrace::Hashed(trace, told) => {
-            let loaded = match skip {
-                true => Workload::of_good_hashes(&trace, size.or(told)),
-                false => Workload::of_hashes(&trace, size.or(told)).map(|all| (all, Vec::new())),
-            };
-            (loaded, args.columns(true), None)
-        }
-    };
+    let hashed = matches!(requests, AnyTrace::Hashed(..));
+    let loaded = playable(&requests, size, args.bad_lines());
     let (workload, unusable) = loaded.map_err(|reason| unplayable(args, reason))?;
     skipped.add_unusable(&unusable);
     if workload.is_empty() {
         let (lines, first) = (skipped.lines, skipped.reasons.into_iter().next().unwrap_or_default());
         return Err(TraceFileError::AllBad { path: path.clone(), lines, first }.into());
     }
-    Ok(Read { workload, skipped, columns, believed, routed: None })
+    let believed = (!hashed).then_some(PUBLISHED_BELIEF_BLOCKS);
+    Ok(Read { workload, skipped, hashed, believed, routed: None })
 }
 
-fn of_log(args: &SimulateArgs, log: Loaded<Vec<Record>>) -> Result<Read, SimulateError> {
+/// The requests that can be played, and what is wrong with those that were left out. Errors: the first of them, unless they are
+/// to be skipped.
+fn playable(
+    trace: &AnyTrace,
+    size: Option<BlockSize>,
+    bad: BadLines,
+) -> Result<(Workload, Vec<PlayError>), PlayError> {
+    let all = |workload: Workload| (workload, Vec::new());
+    match (trace, bad) {
+        (AnyTrace::Bodies(trace), BadLines::Skip) => {
+            Ok(Workload::of_good_bodies(trace, size.unwrap_or(BlockSize::ENGINE)))
+        }
+        (AnyTrace::Bodies(trace), BadLines::Refuse) => {
+            Workload::of_bodies(trace, size.unwrap_or(BlockSize::ENGINE)).map(all)
+        }
+        (AnyTrace::Hashed(trace, told), BadLines::Skip) => Workload::of_good_hashes(trace, size.or(*told)),
+        (AnyTrace::Hashed(trace, told), BadLines::Refuse) => {
+            Workload::of_hashes(trace, size.or(*told)).map(all)
+        }
+    }
+}
+
+fn of_log(args: &PlayArgs, log: Loaded<Vec<Record>>) -> Result<Read, SimulateError> {
     let Loaded { requests: log, skipped } = log;
     let (trace, size) = decisions::to_trace(&log);
     let workload = Workload::of_hashes(&trace, args.block_size()?.or(Some(size)));
     let workload = workload.map_err(|reason| unplayable(args, reason))?;
     let (endpoints, routed) = decisions::routed(&log);
     let routed = Some((endpoints.len(), routed));
-    Ok(Read { workload, skipped, columns: args.columns(true), believed: None, routed })
+    Ok(Read { workload, skipped, hashed: true, believed: None, routed })
 }
 
-fn built_in(args: &SimulateArgs) -> Result<Read, SimulateError> {
+fn built_in(args: &PlayArgs) -> Result<Read, SimulateError> {
     let Some(demo3) = args.demo3.workload()? else {
         return Err(SimulateError::Option("TRACE: found none, wanted a file or --demo3".to_owned()));
     };
     let workload = Workload::of_demo3(&demo3).map_err(|reason| unplayable(args, reason))?;
-    let (skipped, columns) = (Skipped::default(), args.columns(true));
-    Ok(Read { workload, skipped, columns, believed: None, routed: None })
+    Ok(Read { workload, skipped: Skipped::default(), hashed: true, believed: None, routed: None })
 }
 
-fn unplayable(args: &SimulateArgs, reason: PlayError) -> SimulateError {
+fn unplayable(args: &PlayArgs, reason: PlayError) -> SimulateError {
     let trace = args.trace.as_ref().map_or("--demo3".to_owned(), |path| path.display().to_string());
     SimulateError::Play { trace, reason }
 }

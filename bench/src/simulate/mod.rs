@@ -23,7 +23,7 @@ use std::thread;
 use picker::belief::{ENDPOINTS_MAX, JoinError};
 use picker::policy::Policy;
 
-pub use args::SimulateArgs;
+pub use args::{PlayArgs, SimulateArgs};
 pub use builtin::Demo3Args;
 pub(crate) use command::read_workload;
 pub use command::{SimulateError, run};

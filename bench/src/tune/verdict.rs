@@ -1,11 +1,14 @@
 //! What tuned weights are worth, on requests that they were not chosen on.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use picker::score::{Scorer, Weights};
+use serde::Serialize;
 
-use crate::simulate::Run;
+use crate::simulate::{Run, Served};
 use crate::table;
+use crate::trace::lines::Skipped;
 
 /// Parts of the held-out requests, whose differences are the spread.
 pub(super) const PARTS: usize = 10;
@@ -59,41 +62,111 @@ fn part_means(run: &Run) -> Vec<f64> {
     (0..PARTS).map(mean).collect()
 }
 
+/// One choice, as text and JSON have it.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    ttft_mean_ms: f64,
+    hit_rate: f64,
+    /// By how much less its mean is than that of the preset, which has none itself.
+    gain_ms: Option<f64>,
+    /// [`ERRORS`] standard errors of the gain.
+    spread_ms: Option<f64>,
+    /// Parts in which its mean is less.
+    better_in: Option<usize>,
+}
+
+impl Row {
+    fn of(name: String, run: &Run, gain: Option<Gain>) -> Self {
+        let sum = |of: fn(&Served) -> usize| run.measured().iter().map(of).sum::<usize>();
+        let (cached, tokens) = (sum(|served| served.cached_tokens), sum(|served| served.prompt_tokens));
+        Self {
+            name,
+            ttft_mean_ms: run.ttft_mean() * 1e3,
+            hit_rate: cached as f64 / tokens.max(1) as f64,
+            gain_ms: gain.map(|gain| gain.mean),
+            spread_ms: gain.map(|gain| ERRORS * gain.error),
+            better_in: gain.map(|gain| gain.better),
+        }
+    }
+
+    fn cells(self) -> [String; 6] {
+        let millis = |millis: f64| format!("{millis:.1} ms");
+        let or_none = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        [
+            self.name,
+            millis(self.ttft_mean_ms),
+            format!("{:.1} %", self.hit_rate * 1e2),
+            or_none(self.gain_ms.map(millis)),
+            or_none(self.spread_ms.map(millis)),
+            or_none(self.better_in.map(|better| format!("{better} of {PARTS}"))),
+        ]
+    }
+}
+
+impl Verdict {
+    fn rows(&self) -> [Row; 3] {
+        let Self { preset, tuned, default, .. } = self;
+        let gain = |run| Some(Gain::of(run, preset));
+        [
+            Row::of("prefix, its preset".to_owned(), preset, None),
+            Row::of("prefix, tuned".to_owned(), tuned, gain(tuned)),
+            Row::of(format!("{} (the default)", default.name), default, gain(default)),
+        ]
+    }
+
+    fn advice(&self) -> String {
+        let Self { preset, tuned, default, .. } = self;
+        advice(Gain::of(tuned, preset), Gain::of(tuned, default), default.name)
+    }
+}
+
 /// A table, what follows from it, and weights that gain something as a configuration has them.
 pub(super) fn in_words(verdict: &Verdict) -> String {
-    let Verdict { trained, preset, tuned, default, weights } = verdict;
+    let Verdict { trained, preset, tuned, weights, .. } = verdict;
     let held_out = preset.measured().len();
     let mut text = format!(
-        "weights looked for on the first {trained} requests, judged on the {held_out} after them, in {PARTS} parts\n\n"
+        "weights looked for on the first {trained} requests, judged on the {held_out} after them, in {PARTS} parts;\n\
+         gain is by how much less the mean is than the preset's, +- is two standard errors of that over the parts\n\n"
     );
-    let gain = |run| {
-        let Gain { mean, error, better } = Gain::of(run, preset);
-        [format!("{mean:.1} ms"), format!("{:.1} ms", ERRORS * error), format!("{better} of {PARTS}")]
-    };
-    let row = |name: &str, run: &Run, gain: [String; 3]| {
-        let tokens = run
-            .measured()
-            .iter()
-            .fold((0, 0), |sum, served| (sum.0 + served.cached_tokens, sum.1 + served.prompt_tokens));
-        let hit_rate = 100.0 * tokens.0 as f64 / tokens.1.max(1) as f64;
-        let [mean, spread, parts] = gain;
-        let ttft = format!("{:.1} ms", run.ttft_mean() * 1e3);
-        [name.to_owned(), ttft, format!("{hit_rate:.1} %"), mean, spread, parts]
-    };
-    text += &table::table(
-        ["held out", "TTFT mean", "hit rate", "gain", "+-", "better in"],
-        [
-            row("prefix, its preset", preset, ["-"; 3].map(str::to_owned)),
-            row("prefix, tuned", tuned, gain(tuned)),
-            row(&format!("{} (the default)", default.name), default, gain(default)),
-        ],
-    );
-    let (over_preset, over_default) = (Gain::of(tuned, preset), Gain::of(tuned, default));
-    let _ = writeln!(text, "\n{}", advice(over_preset, over_default, default.name));
-    if over_preset.is_one() {
-        let _ = write!(text, "\npools:\n  - policy: prefix\n    weights: {{{}}}\n", written(*weights));
+    let head = ["held out", "TTFT mean", "hit rate", "gain", "+-", "better in"];
+    text += &table::table(head, verdict.rows().map(Row::cells));
+    let _ = writeln!(text, "\n{}", verdict.advice());
+    if Gain::of(tuned, preset).is_one() {
+        let shown: Vec<String> =
+            shown(*weights).iter().map(|(name, weight)| format!("{name}: {weight}")).collect();
+        let _ = write!(text, "\npools:\n  - policy: prefix\n    weights: {{{}}}\n", shown.join(", "));
     }
     text
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    trained: usize,
+    held_out: usize,
+    parts: usize,
+    skipped_lines: usize,
+    skipped_reasons: &'a [String],
+    runs: [Row; 3],
+    advice: String,
+    /// Those that were found, whether they gain something or not.
+    weights: BTreeMap<&'static str, f64>,
+}
+
+/// The same for programs.
+pub(super) fn json(verdict: &Verdict, skipped: &Skipped) -> String {
+    let json = Json {
+        trained: verdict.trained,
+        held_out: verdict.preset.measured().len(),
+        parts: PARTS,
+        skipped_lines: skipped.lines,
+        skipped_reasons: &skipped.reasons,
+        runs: verdict.rows(),
+        advice: verdict.advice(),
+        weights: shown(verdict.weights).into_iter().collect(),
+    };
+    // String keys and finite numbers only: it cannot fail.
+    serde_json::to_string_pretty(&json).unwrap_or_default() + "\n"
 }
 
 fn advice(over_preset: Gain, over_default: Gain, default: &str) -> String {
@@ -110,18 +183,16 @@ fn advice(over_preset: Gain, over_default: Gain, default: &str) -> String {
     }
 }
 
-fn written(weights: Weights) -> String {
-    let named = |scorer: Scorer| format!("{}: {}", scorer.name(), weights.of(scorer));
-    let shown: Vec<String> =
-        Scorer::ALL.into_iter().filter(|scorer| weights.of(*scorer) > 0.0).map(named).collect();
-    shown.join(", ")
+/// Those that count for something, by name.
+fn shown(weights: Weights) -> Vec<(&'static str, f64)> {
+    let named = Scorer::ALL.into_iter().map(|scorer| (scorer.name(), weights.of(scorer)));
+    named.filter(|(_, weight)| *weight > 0.0).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::Seconds;
-    use crate::simulate::Served;
 
     fn run(ttft: impl Fn(usize) -> f64) -> Run {
         let served = |place| Served { ttft: Seconds(ttft(place)), ..Served::default() };

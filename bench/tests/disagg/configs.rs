@@ -25,6 +25,12 @@ const LLAMA: &str = r#"{"model_type": "llama", "architectures": ["LlamaForCausal
     "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256,
     "num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": false, "sliding_window": null}"#;
 
+/// The text model of Llama 4 Scout: chunks but for every fourth layer, and a shared expert that the file does not name.
+const LLAMA4: &str = r#"{"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "torch_dtype": "bfloat16",
+    "num_hidden_layers": 48, "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "vocab_size": 202048, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16,
+    "interleave_moe_layer_step": 1, "attention_chunk_size": 8192, "no_rope_layers": []}"#;
+
 /// A folder with a `config.json`, removed at the end.
 pub(crate) struct Folder(PathBuf);
 
@@ -162,8 +168,21 @@ fn windows_are_listed_or_known() {
             1,
             Some((1, 64)),
         ),
+        ("chunks, every fourth whole", with(LLAMA4, json!({})), 12, Some((36, 8192))),
+        (
+            "chunks where a list says so",
+            window(
+                json!({"num_hidden_layers": 4, "attention_chunk_size": 64, "no_rope_layers": [1, 0, 1, 0]}),
+            ),
+            2,
+            Some((2, 64)),
+        ),
+        ("chunks of nobody knows which layers", window(json!({"attention_chunk_size": 64})), 32, None),
     ] {
         let shape = shape(&config);
+        let unsure = config["attention_chunk_size"].is_number() && windowed.is_none();
+        let not_considered = shape.notes.iter().any(|note| note.starts_with("attention_chunk_size is not"));
+        assert_eq!(not_considered, unsure, "{shows}: {:?}", shape.notes);
         let windowed = windowed.map(|(layers, window_tokens)| Windowed { layers, window_tokens });
         assert_eq!((shape.full_layers, shape.windowed), (full, windowed), "{shows}");
         let told = shape.notes.iter().any(|note| note.contains("hybrid KV cache manager"));
@@ -181,12 +200,21 @@ fn weights_are_estimated() {
         "intermediate_size": 18944, "vocab_size": 152_064, "num_attention_heads": 28, "num_key_value_heads": 4}),
     );
     let gpt2 = json!({"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50257});
+    let falcon = json!({"model_type": "falcon", "num_hidden_layers": 32, "num_attention_heads": 71,
+        "hidden_size": 4544, "multi_query": true, "parallel_attn": true, "vocab_size": 65024});
+    let maverick = with(
+        LLAMA4,
+        json!({"num_local_experts": 128, "interleave_moe_layer_step": 2, "tie_word_embeddings": false}),
+    );
     for (shows, config, billions, bytes) in [
         ("Llama 3.1 8B", with(LLAMA, json!({})), 8.03, 2.0),
         ("Qwen2.5 7B", qwen, 7.62, 2.0),
         ("Mixtral 8x7B", mixtral, 46.7, 2.0),
         ("DeepSeek-V3", with(DEEPSEEK, json!({})), 671.0, 1.0),
         ("GPT-2", gpt2, 0.124, 2.0),
+        ("Falcon 7B", falcon, 7.22, 2.0),
+        ("Llama 4 Scout", with(LLAMA4, json!({})), 107.8, 2.0),
+        ("Llama 4 Maverick", maverick, 400.7, 2.0),
         ("4 bit", with(LLAMA, json!({"quantization_config": {"quant_method": "awq", "bits": 4}})), 8.03, 0.5),
     ] {
         let shape = shape(&config);
@@ -197,6 +225,32 @@ fn weights_are_estimated() {
     }
     assert_eq!(shape(&with(GPT_OSS, json!({}))).weights, None, "nobody told how mxfp4 is packed");
     assert_eq!(shape(&without(LLAMA, "vocab_size")).weights, None);
+}
+
+/// A decoder that is not known is reckoned and told; who has no architecture at all has nothing to be told.
+#[test]
+fn an_architecture_that_is_not_known_is_told() {
+    let of = |names: Value| with(LLAMA, json!({"architectures": names}));
+    for (config, unknown) in [
+        (of(json!(["FooBarForCausalLM"])), Some("FooBarForCausalLM")),
+        (of(json!(["LlamaForCausalLM", "Foo\nBar"])), Some("Foo\\nBar")),
+        (of(json!(["MistralModel"])), None),
+        (of(json!(["Qwen2ForSequenceClassification"])), None),
+        (
+            with(&of(json!(["BertLMHeadModel"])).to_string(), json!({"is_decoder": true})),
+            Some("BertLMHeadModel"),
+        ),
+        (without(LLAMA, "architectures"), None),
+    ] {
+        let notes = shape(&config).notes;
+        let told: Vec<_> = notes.iter().filter(|note| note.starts_with("architectures: ")).collect();
+        let want = unknown.map(|name| {
+            format!(
+                "architectures: found {name}, which is not known here: reckoned from its members as a decoder with attention in every layer"
+            )
+        });
+        assert_eq!(told, want.iter().collect::<Vec<_>>(), "{config}");
+    }
 }
 
 #[test]
@@ -273,6 +327,22 @@ fn a_file_that_tells_no_shape_says_in_one_line_what_is_missing() {
         (
             llama(json!({"is_encoder_decoder": true, "architectures": ["T5ForConditionalGeneration"]})),
             format!("found is_encoder_decoder true{}", wanted("model_type \"llama\"")),
+        ),
+        (
+            llama(json!({"model_type": "bert", "architectures": ["BertModel"]})),
+            format!("found architecture BertModel: an encoder{}", wanted("model_type \"bert\"")),
+        ),
+        (
+            llama(json!({"model_type": "bert", "architectures": ["BertForMaskedLM"]})),
+            format!("found architecture BertForMaskedLM: an encoder{}", wanted("model_type \"bert\"")),
+        ),
+        (
+            llama(json!({"model_type": "bert", "architectures": null})),
+            format!("found model_type bert: an encoder{}", wanted("model_type \"bert\"")),
+        ),
+        (
+            llama(json!({"attention_chunk_size": 64, "no_rope_layers": [0]})),
+            format!("found no_rope_layers of 1, wanted 32{}", wanted("model_type \"llama\"")),
         ),
         (
             llama(json!({"kv_lora_rank": 512})),

@@ -40,6 +40,7 @@ fn formulas_come_to_what_they_explain() {
         format!("{} --tp 16 --gpu-gb 192 --weights-dtype fp8 --nics 8 {traffic}", deepseek.path()),
         format!("{} --prompt-tokens 100 {traffic}", gpt_oss.path()),
         format!("{} --prompt-tokens 9000 --hit-rate 0.3 --tp 2 {traffic}", gpt_oss.path()),
+        format!("--hit-rate 0.95 {traffic}"),
         "--model llama-3.1-70b".to_owned(),
     ] {
         let report = json(&format!("{flags} --explain"));
@@ -61,7 +62,9 @@ fn formulas_come_to_what_they_explain() {
             let links = names.iter().filter(|name| *name == "transfer_ms").count();
             assert_eq!(links, model["links"].as_array().unwrap().len(), "{flags}");
             let asked = flags.contains("--rate");
-            assert_eq!(names.iter().any(|name| name == "decode_busy"), asked, "{flags}");
+            for column in ["decode_busy", "prefill_replicas", "decode_replicas", "together_replicas"] {
+                assert_eq!(names.iter().any(|name| name == column), asked, "{flags}: {column}");
+            }
         }
         let text = printed(&format!("{flags} --explain"));
         assert!(text.contains("prefill_ms = uncached_tokens / prefill_tps x 1000 = "), "{text}");

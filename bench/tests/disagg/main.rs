@@ -200,6 +200,57 @@ fn a_traffic_is_told_by_hit_rate() {
     assert!(!printed("").contains("requests/s"));
 }
 
+/// What holds the weights and one prompt with its answer gets a table; what does not gets the reason in its place.
+#[test]
+fn replicas_that_cannot_be_are_not_counted() {
+    for (flags, reason) in [
+        (
+            "--model llama-3.1-70b --tp 1",
+            Some("found 141.10 GB of weights on each GPU, wanted less than 72.00 GB"),
+        ),
+        (
+            "--prompt-tokens 10000000",
+            Some("found room for 426,788 tokens of KV, wanted 10,000,256 for one prompt and its answer"),
+        ),
+        (
+            "--prompt-tokens 426600",
+            Some("found room for 426,788 tokens of KV, wanted 426,856 for one prompt and its answer"),
+        ),
+        ("--prompt-tokens 426532", None),
+        ("--model llama-3.1-70b --tp 4", None),
+    ] {
+        let flags = format!("{flags} --rate 12 --explain");
+        let model = &json(&flags)["models"][0];
+        assert_eq!(model["traffic_error"].as_str(), reason, "{flags}");
+        let rows = model["traffic"].as_array().unwrap().len();
+        let formulas = model["formulas"].as_array().unwrap();
+        let explained = formulas.iter().any(|figure| figure["name"] == "decode_busy");
+        assert_eq!((rows > 0, explained), (reason.is_none(), reason.is_none()), "{flags}");
+        let text = printed(&flags);
+        assert_eq!(text.contains("or both in one"), reason.is_none(), "{text}");
+        assert!(reason.is_none_or(|reason| text.contains(reason)), "{text}");
+    }
+}
+
+/// Heads are not cut in two, as vLLM has it; the other sizes and the prompt are told.
+#[test]
+fn heads_are_spread_evenly_or_not_at_all() {
+    let (text, error) = run(&["--tp", "3,4,5", "--rate", "12", "--json"]);
+    let want = "llama-3.1-8b: --tp: found 3, wanted a divisor of the model's 32 attention heads\n\
+                llama-3.1-8b: --tp: found 5, wanted a divisor of the model's 32 attention heads";
+    let error = error.unwrap();
+    assert!(error.is_usage());
+    assert_eq!(error.to_string(), want);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let told = report["models"].as_array().unwrap().iter().map(|model| {
+        let known = model["kv_bytes_per_token"].is_number() && model["error"].is_null();
+        (known, model["traffic"].as_array().unwrap().len())
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(false, 0), (true, 5), (false, 0)]);
+    let (text, _) = run(&["--tp", "3", "--rate", "12"]);
+    assert!(text.contains("333.3 ms at 12,000 tokens/s") && !text.contains("or both in one"), "{text}");
+}
+
 #[test]
 fn bad_flags_are_told_all_at_once_and_nothing_is_printed() {
     let (text, error) = run(&["--cached-tokens", "5000", "--prefill-tps", "0", "--link-gbps", "0"]);

@@ -15,8 +15,8 @@ use tokio::task::JoinHandle;
 
 /// Routes in turn, or, as `prefix`, a system prompt to where it first went; or fails.
 #[derive(Default)]
-pub struct SmallRouter {
-    pub broken: bool,
+pub(crate) struct SmallRouter {
+    pub(crate) broken: bool,
 }
 
 struct Route {
@@ -72,7 +72,7 @@ async fn forward(State(route): State<Arc<Route>>, body: Bytes) -> Response {
 }
 
 /// Serves `app` on a free port of loopback: its URL, and the task to end.
-pub async fn serve(app: axum::Router) -> (String, JoinHandle<()>) {
+pub(crate) async fn serve(app: axum::Router) -> (String, JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     (url, tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }))
