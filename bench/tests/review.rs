@@ -339,40 +339,20 @@ async fn disaggregation_is_judged_by_an_interval_of_whatever_was_counted_in_it()
     has(&text, "0.00 of 2.\nCannot be decided: 2 of 3 replicas were measured");
 }
 
-/// Two requests each, of one block that each has of its own or that all have.
-fn two_blocks(name: &str, ids: [u32; 2]) -> String {
-    let line = |id: u32| {
-        format!("{{\"timestamp\":0,\"input_length\":64,\"output_length\":1,\"hash_ids\":[{id}]}}\n")
-    };
-    written(name, &ids.map(line).concat())
-}
-
-#[tokio::test]
-async fn a_share_of_no_ceiling_is_none() {
-    let trace = two_blocks("no_ceiling.jsonl", [1, 2]);
-    let page = written("one_cache.txt", &sized(64));
-    let one = printed(&[&page, "--trace", &trace]).await;
-    has(&one, "On the one cache, of 64 tokens, any routing has 0.0 % (simulated); of the ceiling: -.\n");
-    let both = json(&[&page, &page, "--trace", &trace]).await;
-    assert_eq!(both["trace"]["plays"][0]["of_ceiling"], Value::Null);
-}
-
-/// Nothing found, by a cache of so many tokens.
-fn sized(tokens: u32) -> String {
-    let blocks = tokens / 64;
-    page(1, 64, 0, 0)
-        + &format!("vllm:cache_config_info{{block_size=\"64\",num_gpu_blocks=\"{blocks}\"}} 1\n")
-}
-
 #[tokio::test]
 async fn caches_of_unlike_sizes_are_played_as_their_mean_and_it_is_said() {
-    let trace = two_blocks("one_block.jsonl", [1, 1]);
-    let [large, small] = [4096, 1024].map(|tokens| written(&format!("{tokens}_tokens.txt"), &sized(tokens)));
-    let text = printed(&[&large, &large, &small, "--trace", &trace]).await;
+    let sized = |blocks: u32| {
+        let config = format!("vllm:cache_config_info{{block_size=\"64\",num_gpu_blocks=\"{blocks}\"}} 1\n");
+        written(&format!("{blocks}_of_64.txt"), &(page(1, 64, 0, 0) + &config))
+    };
+    let line = "{\"timestamp\":0,\"input_length\":64,\"output_length\":1,\"hash_ids\":[1]}\n";
+    let (large, small, trace) = (sized(64), sized(16), written("one_block.jsonl", line));
+    let words = [&large, &large, &small, "--trace", &trace].map(|word| word as &str);
     has(
-        &text,
+        &printed(&words).await,
         "Simulated on caches of 1,024 to 4,096 tokens, played as 3 of 3,072, their mean, each at 12,000",
     );
+    assert_eq!(json(&words).await["trace"]["plays"][0]["of_ceiling"], Value::Null);
 }
 
 /// A cache that was emptied, and traffic of the trace's mean length.

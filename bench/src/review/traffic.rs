@@ -313,6 +313,17 @@ mod tests {
     }
 
     #[test]
+    fn there_is_no_share_of_no_ceiling() {
+        let workload = workload();
+        for (requests, want) in [(1, None), (3, Some(0.0))] {
+            let workload = workload.first(requests);
+            let played = play(&workload, STAGE, &|_| ()).unwrap();
+            let share = measure(Path::new("t"), &workload, false).of_ceiling(played.round_robin());
+            assert_eq!(share, want, "{requests}");
+        }
+    }
+
+    #[test]
     fn round_robin_sends_a_prefix_everywhere_and_the_best_does_not() {
         let played = play(&workload(), STAGE, &|_| ()).unwrap();
         assert_eq!(played.round_robin().report.policy, "round-robin");
