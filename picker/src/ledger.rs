@@ -172,6 +172,14 @@ impl Ledger {
         self.recent.add(more / booked.tokens_per_second, now);
     }
 
+    /// The request, which was sent then, ends before its answer begins: refused, broken or left by its client. What the endpoint
+    /// has not computed of it by now it never will.
+    pub fn abandon(&self, booked: &Booked, since: Micros, now: Micros) {
+        let planned = f64::from(booked.uncached_tokens) / booked.tokens_per_second;
+        let spent = now.0.saturating_sub(since.0) as f64 / 1e6;
+        self.recent.add(-(planned - spent).max(0.0), now);
+    }
+
     /// The request has ended, with or without a first token.
     pub fn release(&self, mut booked: Booked, now: Micros) {
         self.first_token(&mut booked, now);
@@ -297,6 +305,19 @@ mod tests {
         let nothing = ledger.in_flight(Micros(SECOND));
         assert_eq!(nothing, InFlight { recent: nothing.recent, busy: nothing.busy, ..InFlight::default() });
         assert_eq!(ledger.sent(), 2);
+    }
+
+    /// A client that leaves huge prompts at once must not have the endpoint taken for busy.
+    #[test]
+    fn what_is_abandoned_counts_as_far_as_it_was_computed() {
+        for (after, recent) in [(0, 0.0), (SECOND / 4, 0.25), (SECOND, 1.0), (9 * SECOND, 1.0)] {
+            let ledger = Ledger::default();
+            let booked = ledger.book(request(100, 1.0), Micros(0));
+            ledger.abandon(&booked, Micros(0), Micros(after));
+            ledger.release(booked, Micros(after));
+            let found = ledger.in_flight(Micros(after)).recent;
+            assert!((found - recent).abs() < 0.03, "{found} after {after}");
+        }
     }
 
     #[test]

@@ -130,7 +130,11 @@ impl Drop for Booking {
             self.endpoint().health.end_waiting(false, now.millis());
         }
         if let Some(booked) = self.booked.take() {
-            self.endpoint().ledger.release(booked, now);
+            let ledger = &self.endpoint().ledger;
+            if self.first_token.is_none() {
+                ledger.abandon(&booked, self.since, now);
+            }
+            ledger.release(booked, now);
         }
     }
 }
