@@ -1,7 +1,7 @@
 //! Clients over TLS: which certificate they see, what is spoken, who is let in, and certificates that change under them.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use harness::router::run;
+use harness::router::{binary, run};
 use harness::script::{chunk, last_chunk};
 use harness::tls::{Authority, Pair, Visitor};
 use harness::{
@@ -47,6 +47,28 @@ async fn counted(router: &Router, failed: usize) {
         (handshakes_failed(router).await == failed as f64).then_some(())
     })
     .await;
+}
+
+/// The laboratory's client believes the authorities of `SSL_CERT_FILE`, and says of others that it does not.
+#[tokio::test]
+async fn a_trace_is_replayed_over_tls() {
+    let authority = Authority::new("one");
+    let stub = Stub::answering(Answer::json(200, "{}")).await;
+    let trace = r#"{"at":0,"group":"g","body":{"model":"m","messages":[{"role":"user","content":"a"}]}}"#;
+    let setup = setup(&stub, &[&authority.sign(&["127.0.0.1"])], "");
+    let setup = setup.beside("authority.pem", authority.pem()).beside("trace.jsonl", trace);
+    let router = setup.beside("other.pem", Authority::new("other").pem()).start().await;
+    let replay = async |believes: &str| {
+        let mut command = tokio::process::Command::new(binary());
+        command.arg("replay").arg(router.beside("trace.jsonl")).args(["--no-stream", "--url"]);
+        command.arg(format!("https://{}", secure(&router))).env("SSL_CERT_FILE", router.beside(believes));
+        let ran = command.output().await.unwrap();
+        (ran.status.success(), String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap())
+    };
+    let (well, text) = replay("authority.pem").await;
+    assert!(well && text.contains(": 0 failed, "), "{text}");
+    let (well, text) = replay("other.pem").await;
+    assert!(!well && text.contains("1 failed: no connection; ") && text.contains("UnknownIssuer"), "{text}");
 }
 
 #[tokio::test]

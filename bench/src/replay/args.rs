@@ -271,7 +271,7 @@ impl ReplayArgs {
     }
 }
 
-/// `NAME=URL` or `URL`, whose name is then what stands behind `http://`. Names are told apart.
+/// `NAME=URL` or `URL`, whose name is then what stands behind `://`. Names are told apart.
 fn named(flag: &str, given: &[String]) -> Result<Vec<(String, String)>, ReplayError> {
     let mut all: Vec<(String, String)> = Vec::new();
     for text in given {
@@ -279,7 +279,8 @@ fn named(flag: &str, given: &[String]) -> Result<Vec<(String, String)>, ReplayEr
             Some((name, url)) if !name.contains(['/', ':']) => (name.to_owned(), base(flag, url)?),
             _ => {
                 let url = base(flag, text)?;
-                (shown(&url).trim_start_matches("http://").to_owned(), url)
+                let shown = shown(&url);
+                (shown.split_once("://").map_or(&*shown, |(_, behind)| behind).to_owned(), url)
             }
         };
         if all.iter().any(|(known, _)| *known == name) {
@@ -295,10 +296,7 @@ fn base(flag: &str, text: &str) -> Result<String, ReplayError> {
     let wanted = "a base address such as http://127.0.0.1:8080";
     let found = shown(text);
     let url = Url::parse(text).map_err(|error| wrong(flag, format_args!("{found} ({error})"), wanted))?;
-    if url.scheme() == "https" {
-        return Err(wrong(flag, found, "http://: this client speaks no TLS"));
-    }
-    if url.scheme() != "http" || url.query().is_some() || url.fragment().is_some() {
+    if !["http", "https"].contains(&url.scheme()) || url.query().is_some() || url.fragment().is_some() {
         return Err(wrong(flag, found, wanted));
     }
     let text = url.as_str().trim_end_matches('/');
@@ -367,7 +365,6 @@ mod tests {
             ("--url http://a --max-tokens 0", "--max-tokens: found 0, wanted at least 1"),
             ("--url http://a --tokens-per-word -1", "--tokens-per-word: found -1, wanted a number above 0"),
             ("--url http://a --block-size 0", "--block-size: block size must be positive, got 0"),
-            ("--url https://a", "--url: found https://a, wanted http://: this client speaks no TLS"),
             ("--url a:80", "--url: found a:80, wanted a base address such as http://127.0.0.1:8080"),
             (
                 "--url 127.0.0.1:80",
@@ -401,8 +398,10 @@ mod tests {
 
     #[test]
     fn addresses_have_names() {
-        let lanes = args("--url http://a:1/v1/ --url b=http://c:2/x").unwrap().lanes().unwrap();
+        let lanes = args("--url https://a/v1").unwrap().lanes().unwrap();
         let lane = |name: &str, url: &str| Lane { name: name.to_owned(), via: Via::Url(url.to_owned()) };
+        assert_eq!(lanes, [lane("a", "https://a")]);
+        let lanes = args("--url http://a:1/v1/ --url b=http://c:2/x").unwrap().lanes().unwrap();
         assert_eq!(lanes, [lane("a:1", "http://a:1"), lane("b", "http://c:2/x")]);
         let lanes = args("--url http://user:SECRET@a:1").unwrap().lanes().unwrap();
         assert_eq!(lanes, [lane("a:1", "http://user:SECRET@a:1")]);

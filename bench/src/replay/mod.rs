@@ -23,9 +23,11 @@ pub mod spans;
 pub mod tally;
 
 use std::io;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use reqwest::Client;
+use rustls::{ClientConfig, RootCertStore};
 
 pub use args::{Cut, HashedApi, ReplayArgs};
 pub use command::{run, run_until};
@@ -101,7 +103,16 @@ impl ReplayError {
     }
 }
 
+/// Believes the system's authorities, or those of the file that `SSL_CERT_FILE` names.
+static TLS: LazyLock<ClientConfig> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    // Where there are none, every certificate is refused, and each request says so.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().unwrap_or_default());
+    ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
+});
+
 /// A client that goes straight to the address it is given, whatever proxy the environment names.
 pub fn client() -> Result<Client, reqwest::Error> {
-    Client::builder().no_proxy().connect_timeout(CONNECT_WAIT_MAX).build()
+    let tls = TLS.clone();
+    Client::builder().no_proxy().connect_timeout(CONNECT_WAIT_MAX).tls_backend_preconfigured(tls).build()
 }

@@ -22,11 +22,9 @@ pub(super) fn text(told: &Told<'_>) -> String {
         [(played, outcome)] => alone(&played.lane.name, outcome, told),
         several => side_by_side(several, told),
     };
-    let ids = format!(
-        "\nx-request-id: {}-{}\n",
-        told.ids,
-        if told.played.len() > 1 { "ROUND-LANE-REQUEST" } else { "REQUEST" }
-    );
+    // Several plays have a salt, and their place in their requests' ids.
+    let behind = if told.salt.is_some() { "ROUND-LANE-REQUEST" } else { "REQUEST" };
+    let ids = format!("\nx-request-id: {}-{behind}\n", told.ids);
     told.skipped.text() + &interrupted(told) + &body + &ids
 }
 
