@@ -26,7 +26,7 @@ pub struct SimulateArgs {
     /// Play one policy only
     #[arg(long, value_name = "NAME", value_parser = policy_parser())]
     pub policy: Option<Policy>,
-    /// Also play the best assignment that a search of N plays [300] finds with all arrivals known, from the best of the plays
+    /// Also play the best assignment that a search of N plays, or of 300, finds with all arrivals known, from the best of the plays
     /// beside it on, and tell each policy's regret
     #[arg(
         long,
