@@ -54,7 +54,6 @@ pub async fn run<R: Router>(args: &ReplayArgs, router: &R, out: &mut dyn Write) 
             let _ = tokio::signal::ctrl_c().await;
             std::process::exit(INTERRUPTED_AGAIN);
         }
-        std::future::pending::<()>().await;
     });
     let ended = run_until(args, router, out, interrupted).await;
     watching.abort();
@@ -70,13 +69,13 @@ pub async fn run_until<R: Router>(
 ) -> Result<(), ReplayError> {
     let (lanes, pace) = (args.lanes()?, args.pace()?);
     let rounds = args.rounds(lanes.len())?;
+    let ids = fresh_name();
     let target = Target {
         url: String::new(),
         authorization: args.authorization()?,
         timeout: args.timeout,
-        ids: Some(fresh_name()),
+        ids: Some(ids.clone()),
     };
-    let ids = target.ids.clone().unwrap_or_default();
     let (servers, slo) = (args.servers()?, args.slo());
     let (plan, skipped) = read(args)?;
     let requests = plan.len();
@@ -117,15 +116,15 @@ async fn play_all<R: Router>(
     salt: Option<&str>,
 ) -> Result<Vec<Played>, ReplayError> {
     let mut played: Vec<Played> = lanes.into_iter().map(|lane| Played { lane, rounds: Vec::new() }).collect();
-    let lanes = played.len();
-    let bar = progress_bar(stage.plan.len() * lanes * rounds);
+    let bar = progress_bar(stage.plan.len() * played.len() * rounds);
     for (round, place) in order(played.len(), rounds) {
         let Some(Played { lane, rounds: outcomes }) = played.get_mut(place) else { continue };
         if *stage.interrupt.borrow() {
             break;
         }
         bar.set_message(format!("{} {}/{rounds}", lane.name, round + 1));
-        let play = (rounds > 1 || lanes > 1).then(|| format!("{round}-{place}"));
+        // Where there are several plays there is a salt.
+        let play = salt.map(|_| format!("{round}-{place}"));
         outcomes.push(stage.play(lane, salt, play.as_deref(), &|| bar.inc(1)).await?);
     }
     bar.finish_and_clear();
