@@ -249,8 +249,10 @@ impl Decision {
     /// Learns what this request has in common with others: which takes `work` seconds of computing where it went. Once for a
     /// request.
     pub fn learn(&self, index: &Index, went: &Choice, work: f64) {
-        let full = index.size(went.id).map_or(0.0, |size| size.blocks as f64 / size.capacity.max(1) as f64);
-        index.traffic().learn(self.lesson, Went { held: went.matched, full, work });
+        let size = index.size(went.id).map(|size| (size.blocks as f64, size.capacity as f64));
+        let (blocks, capacity) = size.unwrap_or((f64::NAN, f64::NAN)); // it has left: nothing is learned of it
+        let full = blocks / capacity.max(1.0);
+        index.traffic().learn(self.lesson, Went { held: went.matched, full, capacity, work });
     }
 
     /// Records where the session is, beside the commit; nothing for a request without one.

@@ -38,6 +38,10 @@ pub struct InFlight {
     /// The share of the time that makes, since the first request at the earliest: 1 for an endpoint that always computes, more for one
     /// that was sent more than it can.
     pub busy: f64,
+    /// The share of the time that the overheads of the requests sent lately make, whatever their prompts.
+    pub overheads: f64,
+    /// Prompts that are not computed yet. Unlike `prefilling` without those whose answers come whole and are being made.
+    pub uncomputed: u32,
 }
 
 /// After how many microseconds work sent counts half.
@@ -97,6 +101,7 @@ pub struct Ledger {
     /// When the first request was booked, in microseconds; 0 for never.
     first: AtomicU64,
     recent: Decaying,
+    overheads: Decaying,
 }
 
 impl Ledger {
@@ -119,6 +124,7 @@ impl Ledger {
         let unseen = (!is_streamed).then(|| self.expect(Prompt { due, work, number: 0 }));
         let _ = self.first.compare_exchange(0, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
         self.recent.add(f64::from(uncached_tokens) / tokens_per_second, now);
+        self.overheads.add(pace.overhead, now);
         Booked { uncached_tokens, work, tokens_per_second, backlog, unseen, has_token: false }
     }
 
@@ -197,14 +203,16 @@ impl Ledger {
     /// next, and on no more than that. So an endpoint that hangs with streams does not look idle.
     pub fn in_flight(&self, now: Micros) -> InFlight {
         let backlog = self.backlog(now);
-        let recent = self.recent.now(now);
+        let (recent, lifetime) = (self.recent.now(now), self.lifetime(now));
         InFlight {
             requests: self.requests.load(Ordering::Relaxed),
             prefilling: self.prefilling.load(Ordering::Relaxed),
             uncached_tokens: self.uncached_tokens.load(Ordering::Relaxed),
             backlog,
             recent,
-            busy: recent / self.lifetime(now),
+            busy: recent / lifetime,
+            overheads: self.overheads.now(now) / lifetime,
+            uncomputed: self.prompts.load(Ordering::Relaxed),
         }
     }
 
@@ -303,7 +311,8 @@ mod tests {
         ledger.release(broken, Micros(SECOND));
         ledger.release(streamed, Micros(SECOND));
         let nothing = ledger.in_flight(Micros(SECOND));
-        assert_eq!(nothing, InFlight { recent: nothing.recent, busy: nothing.busy, ..InFlight::default() });
+        let InFlight { recent, busy, .. } = nothing;
+        assert_eq!(nothing, InFlight { recent, busy, ..InFlight::default() });
         assert_eq!(ledger.sent(), 2);
     }
 
@@ -343,7 +352,8 @@ mod tests {
                 "at {at}: the answers are still being made"
             );
         }
-        assert_eq!(ledger.in_flight(Micros(9 * SECOND)).prefilling, 2);
+        let made = ledger.in_flight(Micros(9 * SECOND));
+        assert_eq!((made.prefilling, made.uncomputed), (2, 0));
         let late = ledger.book(whole(), Micros(9 * SECOND));
         assert_eq!(ledger.in_flight(Micros(9 * SECOND)).backlog, 1.0);
         held.into_iter().chain([late]).for_each(|booked| ledger.release(booked, Micros(9 * SECOND)));
@@ -374,6 +384,21 @@ mod tests {
         let first = Ledger::default();
         let _booked = first.book(request(10, 1.0), Micros(5));
         assert!(first.in_flight(Micros(5)).busy < 0.06, "one request is no load yet");
+    }
+
+    #[test]
+    fn overheads_count_whatever_the_prompts() {
+        let ledger = Ledger::default();
+        for second in 0..3_000 {
+            let now = Micros(second * SECOND + 1);
+            let pace = Pace { overhead: 0.25, tokens_per_second: 1_000.0, queueing: 1.0 };
+            let booked = ledger.book(Request { uncached_tokens: 0, pace, is_streamed: true }, now);
+            assert_eq!(ledger.in_flight(now).uncomputed, 1);
+            ledger.release(booked, now);
+        }
+        let InFlight { overheads, busy, uncomputed, .. } = ledger.in_flight(Micros(3_000 * SECOND));
+        assert!((overheads - 0.25).abs() < 0.02, "{overheads}");
+        assert_eq!((busy, uncomputed), (0.0, 0));
     }
 
     #[test]

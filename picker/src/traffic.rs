@@ -57,6 +57,8 @@ pub(crate) struct Went {
     pub(crate) held: u32,
     /// How full its cache is believed to be, 0 to 1.
     pub(crate) full: f64,
+    /// Blocks that its cache is believed to hold at most.
+    pub(crate) capacity: f64,
     /// Seconds of computing that the request takes there.
     pub(crate) work: f64,
 }
@@ -76,6 +78,8 @@ pub struct Seen {
     pub held: f64,
     /// How full the caches are where the requests went, 0 to 1, over the latest ones.
     pub full: f64,
+    /// Blocks that such a cache holds, over the latest ones; 0 before the first.
+    pub capacity: f64,
 }
 
 /// Shared by all requests of a pool.
@@ -90,14 +94,15 @@ pub struct Traffic {
     held_blocks: Average,
     blocks: Average,
     full: Average,
+    capacity: Average,
 }
 
 impl Default for Traffic {
     fn default() -> Self {
         let forks = (0..FORKS_MAX).map(|_| Slot::default()).collect();
         let (requests, forked_anywhere) = Default::default();
-        let (contention, work, held_blocks, blocks, full) = Default::default();
-        Self { forks, requests, forked_anywhere, contention, work, held_blocks, blocks, full }
+        let (contention, work, held_blocks, blocks, full, capacity) = Default::default();
+        Self { forks, requests, forked_anywhere, contention, work, held_blocks, blocks, full, capacity }
     }
 }
 
@@ -113,16 +118,18 @@ impl Traffic {
             work: self.work.value().into(),
             held: f64::from(self.held_blocks.value()) / f64::from(self.blocks.value()).max(1.0),
             full: self.full.value().into(),
+            capacity: self.capacity.value().into(),
         }
     }
 
     /// Learns from a request and from where it went. O(1).
     pub(crate) fn learn(&self, lesson: Lesson, went: Went) {
-        let Went { held, full, work } = went;
+        let Went { held, full, capacity, work } = went;
         if lesson.blocks > 0.0 {
             self.blocks.learn(lesson.blocks, HELD_STEP);
             self.held_blocks.learn(held as f32, HELD_STEP);
             self.full.learn(full as f32, STEP);
+            self.capacity.learn(capacity as f32, STEP);
         }
         let now = self.requests.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.contention.learn(lesson.waiting, STEP);
@@ -313,10 +320,10 @@ mod tests {
     fn the_share_that_is_held_is_of_blocks() {
         let traffic = Traffic::default();
         for (blocks, held) in [(90.0, 60), (10.0, 0), (0.0, 0)] {
-            let went = Went { held, full: 0.5, ..Went::default() };
+            let went = Went { held, full: 0.5, capacity: 200.0, ..Went::default() };
             traffic.learn(Lesson { blocks, ..Lesson::default() }, went);
         }
-        assert_eq!(traffic.seen(None).full, 0.5);
+        assert_eq!((traffic.seen(None).full, traffic.seen(None).capacity), (0.5, 200.0));
         assert!((traffic.seen(None).held - 0.6).abs() < 1e-6, "{:?}", traffic.seen(None));
     }
 

@@ -347,10 +347,18 @@ fn affinity_goes_by_its_constants() {
 fn expected_ttft_goes_where_the_first_token_is_soonest() {
     let fast = Pace { tokens_per_second: 120_000.0, ..Pace::default() };
     let lanes = Pace { queueing: 0.25, ..Pace::default() };
+    let queue = |backlog| in_flight(InFlight { backlog, uncomputed: 4, ..InFlight::default() });
+    let four_lanes = |backlog| Load { pace: lanes, ..queue(4.0 * backlog) };
     for (shows, endpoints, order) in [
-        // 100 blocks of 64 tokens are 0.53 s, counted a little over three times.
-        ("held", [(100, work(0.0, 1.5)), (0, work(0.0, 0.0)), (50, work(0.0, 0.9))], [0, 1, 2]),
+        // 100 blocks of 64 tokens are 0.53 s, counted a little less than three times.
+        ("held", [(100, work(0.0, 1.3)), (0, work(0.0, 0.0)), (50, work(0.0, 0.9))], [0, 1, 2]),
         ("a longer wait", [(100, work(0.0, 1.8)), (0, work(0.0, 0.0)), (50, work(0.0, 0.7))], [2, 1, 0]),
+        ("but queues are long", [(100, queue(1.8)), (0, queue(0.0)), (50, queue(0.7))], [0, 2, 1]),
+        (
+            "not with a lane for each",
+            [(100, four_lanes(1.8)), (0, four_lanes(0.0)), (50, four_lanes(0.6))],
+            [2, 1, 0],
+        ),
         (
             "a faster one",
             [(100, work(0.0, 1.2)), (0, Load { pace: fast, ..work(0.0, 0.0) }), (50, work(0.0, 0.3))],

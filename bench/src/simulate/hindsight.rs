@@ -157,7 +157,7 @@ mod tests {
         let default = SimulateOptions::default();
         let timing = Timing { prefill_tokens_per_second: 12_000.0, ..default.replica.timing };
         let eviction = EvictionOrder::TailFirst;
-        let replica = ReplicaOptions { cache_blocks: 93, slots: 1, timing, eviction, ..default.replica };
+        let replica = ReplicaOptions { cache_blocks: 130, slots: 1, timing, eviction, ..default.replica };
         let pacing = Pacing { speed: 3.0, ..default.pacing };
         SimulateOptions { replicas: 2, replica, pacing, ..default }
     }
@@ -187,8 +187,9 @@ mod tests {
             }
         }
         let alone = oracle(&workload, &options(), 0, &[], &|_| ()).unwrap();
-        let played = play_all(&workload, &options(), &[Policy::default()], &|_| ()).unwrap();
-        assert!(alone.ttft_mean() > played[0].ttft_mean(), "else the first case shows nothing");
+        let played = play_all(&workload, &options(), &Policy::ALL, &|_| ()).unwrap();
+        let best = played.iter().map(Run::ttft_mean).fold(f64::INFINITY, f64::min);
+        assert!(alone.ttft_mean() > best, "else the first case shows nothing");
     }
 
     /// Who decided does not matter, only where requests went and what the router knew.
