@@ -157,7 +157,7 @@ mod tests {
         let default = SimulateOptions::default();
         let timing = Timing { prefill_tokens_per_second: 12_000.0, ..default.replica.timing };
         let eviction = EvictionOrder::TailFirst;
-        let replica = ReplicaOptions { cache_blocks: 130, slots: 1, timing, eviction, ..default.replica };
+        let replica = ReplicaOptions { cache_blocks: 93, slots: 1, timing, eviction, ..default.replica };
         let pacing = Pacing { speed: 3.0, ..default.pacing };
         SimulateOptions { replicas: 2, replica, pacing, ..default }
     }

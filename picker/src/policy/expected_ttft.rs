@@ -35,7 +35,7 @@ const WORK_MIN: f64 = 0.005;
 /// What full caches make balance worth where nobody waits.
 const FORGETTING: f64 = 0.3;
 /// What a second of computing counts beside a second of waiting.
-const PRICE: f64 = 2.7;
+const PRICE: f64 = 2.8;
 /// And for the prompts at each endpoint, squared: the longer a queue, the longer it lasts and the more come meanwhile.
 const QUEUED: f64 = 0.5;
 /// And for each miss that follows from it.
@@ -49,13 +49,13 @@ const SHARED_POWER: i32 = 4;
 /// The least that a replica's fair share is taken for: a few prompts are no crowd.
 const FORKS_MIN: f64 = 2.0;
 /// Seconds that a new prompt may wait for its first token to find an endpoint that was idle in place of one always busy.
-const HORIZON: f64 = 120.0;
+const HORIZON: f64 = 100.0;
 /// What the overheads of requests count beside computing their prompts, where new prompts look for a home.
 const OVERHEADS: f64 = 0.3;
 /// How far above the mean an endpoint may be busy.
 const SLACK: f64 = 0.04;
 /// How many times a prompt may be computed above that, if it fills a cache alone: moved, it takes another's from what lives there.
-const GRAIN: f64 = 1.5;
+const GRAIN: f64 = 4.0;
 /// Seconds for an excess of the whole time: a hundredth above the slack outweighs most misses.
 const OVERLOAD: f64 = 5_000.0;
 /// What endpoints are taken to have been in use for at least, in seconds.
@@ -81,7 +81,7 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     };
     let token = mean(loads().map(|load| load.pace.tokens_per_second.recip()));
     let limit = (1.0 + SLACK) * mean(busy()) + grain(view, token);
-    let queued = mean(loads().map(|load| load.pace.queueing * f64::from(load.in_flight.uncomputed)));
+    let queued = queued(view);
     let stake = stake(view.seen, queued);
     let missed = |matched: u32| f64::from(view.total - held) + worth * f64::from(held - matched.min(held));
     let tokens = || view.matched.iter().map(|&matched| missed(matched) * view.block_tokens as f64);
@@ -101,6 +101,13 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     Ranking { waiting, ..Ranking::of(table, ties) }
 }
 
+/// Prompts at each endpoint that others have to wait for. The harmonic mean of those and the next: a queue that all have is told
+/// as it is, and the one of an endpoint that hangs does not keep others' prompts where they are.
+fn queued(view: &View<'_>) -> f64 {
+    let prompts = |load: &Load| load.pace.queueing * f64::from(load.in_flight.uncomputed);
+    mean(view.candidates.iter().map(|to| (1.0 + prompts(&to.load)).recip())).recip() - 1.0
+}
+
 /// How much busier than the limit an endpoint may be that keeps this prompt, as a share of the time.
 fn grain(view: &View<'_>, token: f64) -> f64 {
     // Seconds that `busy` is a share of. Endpoints that have computed nothing tell none.
@@ -110,9 +117,10 @@ fn grain(view: &View<'_>, token: f64) -> f64 {
     GRAIN * of_a_cache.min(1.0) * whole / mean(lifetimes).max(LIFETIME_MIN)
 }
 
-/// What a second of computing a miss counts. It delays who comes before the queue is empty. What it puts into a cache pushes out as much, which would have been hit about as
-/// often as anything is, and its own miss would push out again as much: `1 / (1 - held)` misses in all. The fourth power is
-/// measured: where little is held, most of what is pushed out would never have been asked for.
+/// What a second of computing a miss counts. It delays who comes before the queue is empty. What it puts into a cache pushes
+/// out as much, which would have been hit about as often as anything is, and its own miss would push out again as much:
+/// `1 / (1 - held)` misses in all. The fourth power is measured: where little is held, most of what is pushed out would never
+/// have been asked for.
 fn price(seen: Seen, queued: f64) -> f64 {
     let held = seen.held.clamp(0.0, HELD_MAX);
     PRICE + QUEUED * queued.powi(2) + DISPLACED * held.powi(4) / (1.0 - held)
@@ -186,6 +194,7 @@ mod tests {
     use super::*;
     use crate::belief::EndpointId;
     use crate::ledger::InFlight;
+    use crate::pace::Pace;
     use crate::score::Candidate;
 
     #[test]
@@ -207,6 +216,23 @@ mod tests {
         assert!((stake(waits, 10.0) - 0.125).abs() < 1e-9);
         let full = Seen { held: 1.0, full: 1.0, ..Seen::default() };
         assert_eq!(stake(full, 0.0), FORGETTING);
+    }
+
+    #[test]
+    fn a_queue_is_what_all_have_and_not_what_one_that_hangs_has() {
+        let queued = |prompts: &[u32], queueing| {
+            let to = |&uncomputed: &u32| {
+                let in_flight = InFlight { uncomputed, ..InFlight::default() };
+                let pace = Pace { queueing, ..Pace::default() };
+                Candidate::new(EndpointId(0), Load { in_flight, pace, ..Load::default() })
+            };
+            let candidates: Vec<_> = prompts.iter().map(to).collect();
+            super::queued(&View { candidates: &candidates, ..View::default() })
+        };
+        assert_eq!(queued(&[0, 0], 1.0), 0.0);
+        assert!((queued(&[5, 5, 5], 1.0) - 5.0).abs() < 1e-9);
+        assert!((queued(&[8, 8], 0.25) - 2.0).abs() < 1e-9, "four lanes");
+        assert!(queued(&[1_000, 0, 0], 1.0) <= 0.5);
     }
 
     #[test]
