@@ -75,10 +75,8 @@ pub(super) fn rank(view: &View<'_>) -> Ranking {
     let weighed = |figure: fn(&Load, Others) -> f64| {
         view.candidates.iter().map(move |to| to.weighed(figure(&to.load, others)))
     };
-    let busy = || weighed(|load, others| load.in_flight.busy + others.wait(load).min(1.0));
-    let occupied = |load: &Load, others: Others| {
-        load.in_flight.busy + OVERHEADS * load.in_flight.overheads + others.wait(load).min(1.0)
-    };
+    let busy = || weighed(|load, others| others.busy(load));
+    let occupied = |load: &Load, others: Others| others.busy(load) + OVERHEADS * load.in_flight.overheads;
     let token = mean(loads().map(|load| load.pace.tokens_per_second.recip()));
     let limit = (1.0 + SLACK) * mean(busy()) + grain(view, token);
     let queued = queued(view);
@@ -172,6 +170,11 @@ impl Others {
     /// Seconds until they are computed.
     fn wait(self, load: &Load) -> f64 {
         load.foreign.unwrap_or(self.foreign) * self.work
+    }
+
+    /// The share of the time that an endpoint computes, with what others have waiting there.
+    fn busy(self, load: &Load) -> f64 {
+        load.in_flight.busy + self.wait(load).min(1.0)
     }
 
     /// How much running requests get in each other's way, 0 to 1: nothing while there is room in the KV cache.
