@@ -121,11 +121,15 @@ impl<'a> Fleet<'a> {
     }
 
     fn fit_paces(&mut self) {
-        let learned = || self.present.iter().filter_map(|&place| self.members[place].learned());
-        let usual = Pace::median(learned()).unwrap_or_default();
-        for &place in &self.present {
-            self.members[place].fit(&usual);
-        }
+        let prior = self.usual_pace();
+        self.present.iter().for_each(|&place| self.members[place].fit(&prior));
+        let usual = self.usual_pace();
+        self.present.iter().for_each(|&place| self.members[place].settle(&usual));
+    }
+
+    fn usual_pace(&self) -> Pace {
+        let learned = self.present.iter().filter_map(|&place| self.members[place].learned());
+        Pace::median(learned).unwrap_or_default()
     }
 
     fn change_until(&mut self, now: Seconds) -> Result<(), PlayError> {

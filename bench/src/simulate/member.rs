@@ -176,9 +176,13 @@ impl Member {
         self.learner.learned()
     }
 
-    /// Learns its pace anew; without first tokens of its own it is taken for one of the fleet.
-    pub(super) fn fit(&mut self, fleet: &Pace) {
-        let _ = self.learner.fit(fleet);
+    /// Learns its pace anew, to be shown by [`Member::settle`].
+    pub(super) fn fit(&mut self, prior: &Pace) {
+        let _ = self.learner.fit(prior);
+    }
+
+    /// Without first tokens of its own it is taken for one of the fleet.
+    pub(super) fn settle(&mut self, fleet: &Pace) {
         self.pace = self.learner.among(fleet);
     }
 

@@ -45,11 +45,16 @@ impl LearnedPace {
         self.learner.lock().learned()
     }
 
-    /// Fits again if there is enough news; without anything learned here the fleet's pace holds.
-    pub(crate) fn fit(&self, fleet: &Pace) {
-        let mut learner = self.learner.lock();
-        let _ = learner.fit(fleet);
-        self.store(&learner.among(fleet));
+    /// Fits again if there is enough news. Decisions do not see it before [`LearnedPace::settle`].
+    pub(crate) fn fit(&self, prior: &Pace) {
+        let _ = self.learner.lock().fit(prior);
+    }
+
+    /// Shows decisions what this endpoint is taken for in its fleet, which is the fleet's pace as long as nothing is learned
+    /// here.
+    pub(crate) fn settle(&self, fleet: &Pace) {
+        let pace = self.learner.lock().among(fleet);
+        self.store(&pace);
     }
 
     fn store(&self, pace: &Pace) {

@@ -67,11 +67,19 @@ impl Pool {
         }
     }
 
-    /// Fits the paces that have news. To be called a few times a second.
+    /// Fits the paces that have news. To be called a few times a second. All see the first one that is learned at once: who
+    /// is taken for slow beside those who have learned is sent nothing to learn from.
     pub(crate) fn fit_paces(&self) {
+        let prior = self.usual_pace();
+        self.endpoints().for_each(|endpoint| endpoint.pace.fit(&prior));
+        let usual = self.usual_pace();
+        self.endpoints().for_each(|endpoint| endpoint.pace.settle(&usual));
+    }
+
+    /// The middle of what was learned, and the default before that.
+    fn usual_pace(&self) -> Pace {
         let learned: Vec<Pace> = self.endpoints().filter_map(|endpoint| endpoint.pace.learned()).collect();
-        let usual = Pace::median(learned.iter().copied()).unwrap_or_default();
-        self.endpoints().for_each(|endpoint| endpoint.pace.fit(&usual));
+        Pace::median(learned.iter().copied()).unwrap_or_default()
     }
 
     /// Forgets what an endpoint is believed to hold; how often is counted.
@@ -151,4 +159,35 @@ struct Lost {
 /// Tokens of the router that the engine computed, if it says what was cached.
 fn uncached_tokens(usage: Usage, ratio: f64) -> Option<f64> {
     Some(f64::from(usage.prompt_tokens.saturating_sub(usage.cached_tokens?)) * ratio)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use config::{ClientKey, Config, Flags, System};
+    use picker::pace::FIT_EVERY;
+
+    use super::*;
+
+    #[test]
+    fn the_first_pace_that_is_learned_is_all_endpoints_at_once() {
+        let endpoints = ["a=http://a", "b=http://b", "c=http://c"].map(str::to_owned).to_vec();
+        let flags = Flags { endpoints, ..Flags::default() };
+        let Config { mut pools, .. } = config::load(None, &flags, &System).unwrap().config;
+        let pool = Pool::build(pools.remove(0), ClientKey::default(), None).unwrap();
+        let paces = || pool.endpoints().map(|endpoint| endpoint.pace.load()).collect::<Vec<_>>();
+        pool.fit_paces();
+        assert_eq!(paces(), [Pace::default(); 3]);
+        // A tenth of the default.
+        for turn in 0..FIT_EVERY {
+            let uncached_tokens = 500.0 * turn as f64;
+            let seconds = 0.05 + uncached_tokens / 1_200.0;
+            let seen = Observation { uncached_tokens, backlog: 0.0, seconds };
+            pool.endpoints().next().unwrap().pace.observe(seen);
+        }
+        pool.fit_paces();
+        let [a, b, c] = paces()[..] else { unreachable!("three endpoints") };
+        assert!((1_000.0..1_400.0).contains(&a.tokens_per_second), "{a:?}");
+        assert_eq!((a, a), (b, c), "nobody is sent nothing for having learned nothing");
+    }
 }

@@ -63,6 +63,8 @@ impl Forward<'_> {
         let Decision { blocks, stream: is_streamed, .. } = decision;
         let wanted = Wanted { blocks, matched: choice.matched, block_tokens, is_streamed: *is_streamed };
         let booking = Booking::new(held, wanted, self.router.clock);
+        // Before the connection: prompts that begin alike and come at once go to one endpoint.
+        let belief = Belief::commit(&candidates.pool, decision, &choice);
         let connected = unless_gone(self.session, connect(&candidates.pool, member)).await?;
         let connection = match connected {
             Ok(connection) => connection,
@@ -71,7 +73,6 @@ impl Forward<'_> {
             Err(_) => return Ok(self.not_connected(&booking)),
         };
         booking.endpoint().set_reachable(true);
-        let belief = Belief::commit(&candidates.pool, decision, &choice);
         if self.is_first_try() {
             decision.learn(&candidates.pool.known.index, &choice, booking.work());
         }
