@@ -3,7 +3,7 @@
 
 use harness::script::{chunk, last_chunk};
 use harness::tls::{Authority, Front};
-use harness::{Answer, Client, DEADLINE, Router, Setup, Signal, Step, Stub, post, prompts};
+use harness::{Answer, Client, DEADLINE, Router, Setup, Signal, Step, Stub, post, prompts, until};
 
 const CHAT: &str = "/v1/chat/completions";
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
@@ -184,4 +184,24 @@ async fn an_engine_without_tls_is_not_spoken_to_in_clear() {
         assert_eq!(router.chat(prompts::cold(seed)).await.endpoint(), "b");
     }
     assert_eq!(clear.seen(|seen| (seen.requests.len(), seen.scrapes)), (0, 0));
+}
+
+/// Prompts that begin alike and come while a connection is made must not go to one endpoint each.
+#[tokio::test]
+async fn a_prompt_is_believed_while_its_connection_is_made_and_not_once_that_fails() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let pool = format!(
+        "name: secure\nmodels: [m]\nmodels_interval: off\nendpoints:\n  - {{name: a, url: \"https://{address}\"}}\ntimeouts: {{connect: 60s}}"
+    );
+    let router = Setup::default().pool("name: none\nmodels: [none]").and_pool(&pool).start().await;
+    let (body, hashes) = (prompts::cold(1), async || router.explain(&prompts::cold(1)).await.json());
+    let all = hashes().await["match"].as_str().unwrap().replace("0/", "");
+    let mut client = Client::connect(router.data).await;
+    client.send(post(CHAT, &body)).await;
+    let believed = format!("{all}/{all}");
+    until("belief", DEADLINE, async || (hashes().await["match"] == believed).then_some(())).await;
+    drop(silent);
+    assert_eq!(client.response("POST").await.status(), 502);
+    assert_eq!(hashes().await["match"], format!("0/{all}"));
 }
